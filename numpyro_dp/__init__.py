@@ -1,1 +1,51 @@
-"""Differentially private Bayesian inference for ordinary NumPyro models."""
+"""Differentially private Bayesian inference for ordinary NumPyro models.
+
+Write a NumPyro model, run it with a private kernel in :class:`MCMC`, and read what it cost in
+``mcmc.privacy``. Names are loaded on first use, so that the accounting can be used without JAX.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from numpyro_dp.accounting import Accountant as Accountant
+    from numpyro_dp.accounting import Budget as Budget
+    from numpyro_dp.accounting import PrivacyReport as PrivacyReport
+    from numpyro_dp.accounting import calibrate as calibrate
+    from numpyro_dp.accounting import events as events
+    from numpyro_dp.diagnostics import from_numpyro as from_numpyro
+    from numpyro_dp.errors import BudgetExceededError as BudgetExceededError
+    from numpyro_dp.errors import LedgerError as LedgerError
+    from numpyro_dp.errors import UnsupportedModelError as UnsupportedModelError
+    from numpyro_dp.mcmc import DPSGLD as DPSGLD
+    from numpyro_dp.mcmc import MCMC as MCMC
+    from numpyro_dp.records import public as public
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Accountant": "accounting",
+    "Budget": "accounting",
+    "BudgetExceededError": "errors",
+    "DPSGLD": "mcmc",
+    "LedgerError": "errors",
+    "MCMC": "mcmc",
+    "PrivacyReport": "accounting",
+    "UnsupportedModelError": "errors",
+    "calibrate": "accounting",
+    "events": "accounting",
+    "from_numpyro": "diagnostics",
+    "public": "records",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'numpyro_dp' has no attribute {name!r}")
+    return getattr(import_module(f"numpyro_dp.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,1 +1,6 @@
+"""Private kernels and the driver that runs them."""
 
+from numpyro_dp.mcmc.driver import MCMC
+from numpyro_dp.mcmc.sgld import DPSGLD, SGLDState
+
+__all__ = ["DPSGLD", "MCMC", "SGLDState"]

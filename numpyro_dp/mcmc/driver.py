@@ -1,0 +1,416 @@
+"""``numpyro_dp.MCMC``: NumPyro's driver, with the budget charged before the records are touched."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.infer
+import tqdm.auto
+from jax import random
+from numpyro.infer import init_to_uniform
+
+from numpyro_dp.accounting import Accountant, PrivacyReport, privacy_curve
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
+from numpyro_dp.mcmc.loop import collect
+from numpyro_dp.mechanisms import CHACHA20, os_key, scrubbed
+from numpyro_dp.model import PrivateModel, private_model
+
+__all__ = ["MCMC"]
+
+_DEFAULT_DELTA = 1e-6
+_BAR_UPDATES = 50
+_EPSILON_POINTS = 20
+_SECRET_FIELDS = ("rng_key",)
+_INSECURE = (
+    "secure=False: the noise is a function of the caller's key, so the guarantee holds only if "
+    "that key is secret, random and used once"
+)
+
+
+class MCMC(numpyro.infer.MCMC):
+    """Markov chain Monte Carlo with a private kernel: ``numpyro.infer.MCMC`` and a privacy report.
+
+    Everything of NumPyro's class keeps working (``run``, ``warmup``, ``get_samples``,
+    ``get_extra_fields``, ``print_summary``, ``post_warmup_state``, thinning, ``Predictive`` on the
+    samples); the differences are all about privacy.
+
+    :param kernel: a numpyro_dp kernel, such as :class:`~numpyro_dp.DPSGLD`.
+    :param int num_warmup: warm-up draws; charged like any other.
+    :param int num_samples: draws kept.
+    :param int num_chains: chains; each one is charged.
+    :param int thinning: keep every ``thinning``-th draw. Thinned-away draws are paid for, so the
+        default is to keep them all.
+    :param postprocess_fn: function of one unconstrained draw (a dict) in place of constraining.
+    :param chain_method: ``"vectorized"`` (default) or ``"sequential"``.
+    :param bool progress_bar: show a bar with the ε reached so far of this run's charge.
+    :param bool jit_model_args: must stay ``True``: records are arguments of the compiled loop,
+        never constants of it, which would be written to JAX's compilation cache.
+    :param bool secure: ``True`` draws all noise keys from the operating system, and the key given
+        to :meth:`run` governs initial values only. ``False`` makes runs reproducible from that
+        key; the guarantee then holds on the condition that the key is secret, random and used
+        once, and an accountant with a budget refuses it unless ``allow_conditional=True``.
+    :raises ValueError: for a kernel that is not private, or an option that would leak.
+
+    **Privacy.** ``run`` counts the private steps, fixes the noise, charges the accountant (durably,
+    all or nothing), and only then lets the compiled loop see the records. A run that fails or is
+    interrupted afterwards stays charged. The unit, the relation, δ and every condition are in
+    :attr:`privacy`.
+
+    **Example**: see :class:`~numpyro_dp.DPSGLD`.
+    """
+
+    def __init__(
+        self,
+        kernel: PrivateKernel,
+        *,
+        num_warmup: int,
+        num_samples: int,
+        num_chains: int = 1,
+        thinning: int = 1,
+        postprocess_fn: Callable[[dict], dict] | None = None,
+        chain_method: str = "vectorized",
+        progress_bar: bool = True,
+        progress_rate: int | None = None,
+        jit_model_args: bool = True,
+        secure: bool = True,
+    ) -> None:
+        if not isinstance(kernel, PrivateKernel):
+            raise ValueError(
+                f"numpyro_dp.MCMC runs private kernels such as numpyro_dp.DPSGLD, not "
+                f"{type(kernel).__name__}: use numpyro.infer.MCMC for that one"
+            )
+        if not jit_model_args:
+            raise ValueError(
+                "jit_model_args=False would compile the records into the executable, and into "
+                "JAX's compilation cache on disk: leave it at True"
+            )
+        if chain_method not in ("vectorized", "sequential"):
+            raise ValueError(
+                f"chain_method={chain_method!r} is not available: use 'vectorized' or 'sequential'"
+            )
+        super().__init__(
+            kernel,
+            num_warmup=num_warmup,
+            num_samples=num_samples,
+            num_chains=num_chains,
+            thinning=thinning,
+            postprocess_fn=postprocess_fn,
+            chain_method=chain_method,
+            progress_bar=progress_bar,
+            progress_rate=progress_rate,
+            jit_model_args=True,
+        )
+        self.secure = secure
+        # The noise belongs to one complete run as announced here; later runs reuse it.
+        self._planned_steps = (num_warmup + num_samples) * kernel.steps_per_sample * num_chains
+        self._accountant = kernel.accountant if kernel.accountant is not None else Accountant()
+        self._charges: list[tuple[str, DpEvent]] = []
+        self._bound: BoundKernel | None = None
+        self._steps_run = 0
+        self._epsilon_table: list[tuple[int, float]] = []
+        self._steps_before_chain = 0
+        self._lock = threading.Lock()
+
+    @property
+    def delta(self) -> float:
+        """δ at which this object states ε: the kernel's, else the ledger's, else 1e-6."""
+        for budget in (self.sampler.privacy, self._accountant.budget):
+            if budget is not None:
+                return budget.delta
+        return _DEFAULT_DELTA
+
+    @property
+    def privacy(self) -> PrivacyReport:
+        """The whole privacy statement of what this object has run.
+
+        :raises RuntimeError: before the first run.
+        """
+        bound = self._bound
+        if bound is None:
+            raise RuntimeError("nothing has run yet: call run() before asking for its privacy")
+        facts = bound.facts()
+        return PrivacyReport.build(
+            entries=self._charges,
+            relation=self._accountant.relation,
+            delta=self.delta,
+            unit=f"one slice of plate '{bound.wall.plate}'",
+            num_records=bound.wall.num_records,
+            mechanism=facts.mechanism,
+            sampler=facts.sampler,
+            sampling_rate=facts.sampling_rate,
+            clip_norm=facts.clip_norm,
+            noise_multiplier=facts.noise_multiplier,
+            steps=self._steps_run,
+            warmup_steps=self.num_warmup * bound.steps_per_sample * self.num_chains,
+            num_chains=self.num_chains,
+            overflow_delta=facts.overflow_delta * self._steps_run,
+            released=facts.released,
+            assumed_public=(
+                f"the number of records ({bound.wall.num_records})",
+                "the model, its priors and every option of the kernel",
+                *(f"argument {name}" for name in bound.wall.public_inputs),
+            ),
+            conditions=() if self.secure else (_INSECURE,),
+            randomness=(
+                "ChaCha20 keys from the operating system"
+                if self.secure
+                else "ChaCha20 keys derived from the caller's key (reproducible)"
+            ),
+            arithmetic=facts.arithmetic,
+            notes=facts.notes,
+            accountant=self._accountant,
+        )
+
+    def run(
+        self,
+        rng_key: Any,
+        *args: Any,
+        extra_fields: Sequence[str] = (),
+        init_params: dict | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Charge the accountant for this run, then draw.
+
+        :param rng_key: a JAX key (or one for each chain). With ``secure=True`` it governs initial
+            values only.
+        :param args: arguments of the model; arrays whose leading axis is the private plate are
+            records, everything else is public or must be wrapped in ``numpyro_dp.public``.
+        :param extra_fields: further state fields to collect, such as ``"i"`` or ``"z.<site>"``.
+        :param init_params: unconstrained initial position, one array for each latent (with a
+            leading chain axis for several chains). It is used as it is: a value computed from the
+            records is a release of yours that nothing here accounts for.
+        :param kwargs: keyword arguments of the model.
+        :raises BudgetExceededError: the accountant refuses; nothing was charged.
+        :raises UnsupportedModelError: the model cannot be split into records.
+        :raises ValueError: an argument is out of range, or of the wrong kind.
+        """
+        if isinstance(rng_key, jax.core.Tracer) or isinstance(jnp.zeros(()), jax.core.Tracer):
+            raise ValueError(
+                "MCMC.run was called inside a JAX transformation: it would be charged once and "
+                "could be executed many times. Call it outside jit, vmap and pmap"
+            )
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError("this MCMC object is already running in another thread")
+        try:
+            self._charge_and_run(rng_key, args, kwargs, tuple(extra_fields), init_params)
+        finally:
+            self._forget()
+            self._lock.release()
+
+    def _charge_and_run(self, rng_key, args, kwargs, extra_fields, init_params) -> None:
+        kernel = self.sampler
+        keys = _as_typed_keys(rng_key, self.num_chains)
+        wall = private_model(kernel.user_model, args, kwargs, data_plate=kernel.data_plate)
+        bound = kernel.bind(
+            wall,
+            num_steps=self._planned_steps,
+            relation=self._accountant.relation,
+            delta=self.delta,
+        )
+        start = self._initial_positions(wall, keys, init_params)
+        records = tuple(wall.records(args, kwargs))
+        self._check_fields(bound, start, extra_fields)
+        resumed = self._warmup_state is not None
+        transitions = self.num_samples if resumed else self._collection_params["upper"]
+        steps = transitions * bound.steps_per_sample * self.num_chains
+        noise_key = os_key() if self.secure else _seeded(keys)
+        if steps:
+            self._charge(bound, steps)
+        self._bound = self.sampler = bound
+        self._steps_before_chain = 0
+        try:
+            super().run(noise_key, *records, extra_fields=extra_fields, init_params=start)
+        finally:
+            self.sampler = kernel
+
+    def _charge(self, bound: BoundKernel, steps: int) -> None:
+        event, label = bound.event(steps), type(self.sampler).__name__
+        self._epsilon_table = self._tabulate_epsilon(bound, steps) if self.progress_bar else []
+        condition = None if self.secure else _INSECURE
+        self._accountant.charge(event, label=label, condition=condition)
+        self._charges.append((label, event))
+        self._steps_run += steps
+
+    def _initial_positions(self, wall: PrivateModel, keys: Any, init_params: Any) -> dict:
+        strategy = self.sampler.init_strategy or init_to_uniform(radius=0.1)
+        several = self.num_chains > 1
+        if several and keys.ndim == 0:
+            keys = random.split(keys, self.num_chains)
+        drawn = (
+            jax.vmap(lambda k: wall.init(k, strategy))(keys)
+            if several
+            else (wall.init(keys, strategy))
+        )
+        if init_params is None:
+            return drawn
+        expected = jax.tree.map(jnp.shape, drawn)
+        given = jax.tree.map(jnp.shape, init_params)
+        if given != expected:
+            raise ValueError(
+                f"init_params has shapes {given}, but the unconstrained latents"
+                f"{' (leading axis: chains)' if several else ''} have {expected}"
+            )
+        return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), init_params, drawn)
+
+    def _check_fields(self, bound: BoundKernel, z: dict, extra_fields: tuple[str, ...]) -> None:
+        state = jax.eval_shape(lambda z: bound.start(jax.random.key(0), z), z)
+        for name in extra_fields:
+            if name.startswith("~"):
+                continue
+            field = name.split(".")[0]
+            if field in _SECRET_FIELDS:
+                raise ValueError(
+                    f"extra_fields: {name!r} is a secret of the run; a key tells the noise, and "
+                    "with it the records"
+                )
+            if field not in state._fields or ("." in name and name.split(".", 1)[1] not in z):
+                public = [f for f in state._fields if f not in _SECRET_FIELDS]
+                raise ValueError(
+                    f"extra_fields: the state has no field {name!r}; it has {', '.join(public)} "
+                    f"and z.<site> for the sites {', '.join(z)}"
+                )
+
+    def _single_chain_mcmc(self, init, args, kwargs, collect_fields, remove_sites):
+        rng_key, state, z = init
+        bound = self.sampler
+        if state is None:
+            state = bound.init(rng_key, self.num_warmup, z)
+        upper = self._collection_params["upper"]
+        lower = self._collection_params["lower"]
+        size = self._collection_params["collection_size"]
+        size = (upper - lower if size is None else size) // self.thinning
+        pieces = collect(
+            bound,
+            state,
+            args,
+            lower=lower,
+            upper=upper,
+            size=size,
+            thinning=self.thinning,
+            fields=collect_fields,
+            removed=remove_sites,
+            postprocess=self.postprocess_fn,
+            # Without a bar a few pieces remain, so that Ctrl-C is answered.
+            chunks=_BAR_UPDATES if self.progress_bar else 10,
+        )
+        with self._bar(upper) as bar:
+            for done, state, collection in pieces:  # noqa: B007 - the last one is the result
+                if bar is not None:
+                    jax.block_until_ready(state.i)
+                    self._show(bar, done, lower)
+        if self.chain_method == "sequential":
+            self._steps_before_chain += upper * bound.steps_per_sample
+        return jax.tree.map(lambda rows: rows[:size], collection), state
+
+    def _bar(self, upper: int) -> Any:
+        shown = self.progress_bar and upper > 0
+        return tqdm.auto.tqdm(total=upper) if shown else contextlib.nullcontext()
+
+    def _show(self, bar: Any, done: int, lower: int) -> None:
+        phase = self._collection_params["phase"] or ("warmup" if done <= lower else "sample")
+        bar.set_description(phase, refresh=False)
+        bar.set_postfix_str(self._reached(done), refresh=False)
+        bar.update(done - bar.n)
+
+    def _reached(self, done: int) -> str:
+        """ε of this run's steps so far, and of all it was charged for, as the bar shows it."""
+        table = self._epsilon_table
+        # Rounded up to the next point of the table: the bar never shows less than was spent.
+        parallel = self.num_chains if self.chain_method == "vectorized" else 1
+        steps = self._steps_before_chain + done * self.sampler.steps_per_sample * parallel
+        reached = next(epsilon for count, epsilon in table if steps <= count)
+        return f"ε={reached:.2f} of {table[-1][1]:.2f} charged"
+
+    def _tabulate_epsilon(self, bound: BoundKernel, steps: int) -> list[tuple[int, float]]:
+        counts = sorted({-(-steps * k // _EPSILON_POINTS) for k in range(1, _EPSILON_POINTS + 1)})
+        relation = self._accountant.relation
+        return [
+            (count, privacy_curve(bound.event(count), relation).epsilon(self.delta))
+            for count in counts
+        ]
+
+    def _forget(self) -> None:
+        """Leave neither records nor keys in this object, whatever happened."""
+        self._set_collection_params()
+        self._args, self._kwargs = (), {}
+        self._cache, self._init_state_cache = {}, {}
+        self._last_state = _scrub(self._last_state)
+        self._warmup_state = _scrub(self._warmup_state)
+
+    def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
+        """NumPyro's table of the draws, then the privacy line of this object's runs."""
+        super().print_summary(prob=prob, exclude_deterministic=exclude_deterministic)
+        print(self._privacy_line())
+
+    def _privacy_line(self) -> str:
+        report = self.privacy
+        spent = (
+            f"ε={report.epsilon:.4g} at δ={report.delta:.3g} spent by this object's runs "
+            f"({report.relation}, unit: {report.unit}"
+            f"{'' if self.secure else '; if the key is secret, random and used once'})"
+        )
+        if self._accountant.budget is None:
+            return spent
+        where = f" in '{self._accountant.path}'" if self._accountant.path else ""
+        return f"{spent}; ε={self._accountant.remaining():.4g} left{where}"
+
+    def __getstate__(self) -> dict:
+        state = super().__getstate__()
+        state.update(
+            _args=(),
+            _kwargs={},
+            _init_state_cache={},
+            _lock=None,
+            _epsilon_table=[],
+            _last_state=_scrub(self._last_state),
+            _warmup_state=_scrub(self._warmup_state),
+        )
+        return state
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+def _scrub(state: Any) -> Any:
+    return None if state is None else state._replace(rng_key=scrubbed(state.rng_key))
+
+
+def _as_typed_keys(rng_key: Any, num_chains: int) -> Any:
+    """The caller's key (or keys, one for each chain) as a typed key array."""
+    if isinstance(rng_key, jax.Array) and jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
+        keys = rng_key
+    else:
+        words = np.asarray(rng_key) if isinstance(rng_key, (np.ndarray, jax.Array)) else None
+        if words is None or words.dtype != np.uint32 or words.ndim not in (1, 2):
+            raise ValueError(
+                "rng_key must be a JAX key, such as jax.random.key(0) or jax.random.PRNGKey(0), "
+                f"got {type(rng_key).__name__}"
+            )
+        try:
+            keys = random.wrap_key_data(jnp.asarray(words))
+        except TypeError as error:
+            raise ValueError(
+                f"rng_key of shape {words.shape} is not a key of JAX's default kind"
+            ) from error
+    if keys.shape not in ((), (num_chains,)):
+        raise ValueError(
+            f"rng_key holds {keys.shape} keys; give one key, or one for each of the {num_chains} "
+            "chains"
+        )
+    return keys
+
+
+def _seeded(keys: Any) -> Any:
+    """A noise key that is a one-way function of the caller's key (``secure=False``)."""
+    material = b"numpyro_dp noise" + np.asarray(random.key_data(keys)).tobytes()
+    words = np.frombuffer(hashlib.sha256(material).digest(), np.uint32)
+    return random.wrap_key_data(jnp.asarray(words), impl=CHACHA20)

@@ -1,0 +1,240 @@
+"""The noisy-gradient engine that the stochastic-gradient kernels share.
+
+A step is: private sum of clipped record gradients → estimate of the posterior gradient →
+integrator. Only the integrator differs between DP-SGLD and its relatives; it sees released
+values and the public scale of their noise, never a record.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from jax import random
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting import Budget, calibrate
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel, RunFacts
+from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.model import PrivateModel
+
+__all__ = ["BoundGradientKernel", "GradientKernel", "Integrator"]
+
+
+class Integrator(Protocol):
+    """How a released gradient moves a position: frozen, hashable by value, sees no record."""
+
+    def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> NamedTuple:
+        """The first state of a chain, with whatever else the integrator carries."""
+        ...
+
+    def step(
+        self,
+        key: Any,
+        state: Any,
+        position: Float[Array, " dim"],
+        gradient: Float[Array, " dim"],
+        gradient_sd: float,
+    ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
+        """The next position, and the state fields that change with it.
+
+        ``gradient`` estimates the gradient of the (tempered) log posterior density; its privacy
+        noise has standard deviation ``gradient_sd`` a coordinate.
+        """
+        ...
+
+    def notes(self, gradient_sd: float) -> tuple[str, ...]:
+        """What a report should say of draws made at this noise."""
+        ...
+
+
+@dataclass(frozen=True)
+class BoundGradientKernel(BoundKernel):
+    """A gradient kernel with its noise, room and lattice fixed."""
+
+    private_sum: PrivateSum
+    integrator: Integrator
+    likelihood_power: float
+
+    @property
+    def gradient_sd(self) -> float:
+        """Standard deviation of the privacy noise in a coordinate of the released gradient."""
+        mechanism = self.private_sum
+        if not mechanism.is_private:
+            return 0.0
+        noise_sd = mechanism.noise_multiplier * mechanism.clip_norm
+        return self.likelihood_power * noise_sd / mechanism.sampling_rate
+
+    def start(self, rng_key: Any, z: dict) -> NamedTuple:
+        return self.integrator.start(rng_key, z, ravel_pytree(z)[0])
+
+    def advance(self, key: Any, state: Any, records: list) -> NamedTuple:
+        position, unravel = ravel_pytree(state.z)
+        release_key, integrator_key = random.split(key)
+
+        def log_prior(position):
+            return self.wall.log_prior(unravel(position))
+
+        def record_gradient(record):
+            def term(position):
+                return self.wall.record_log_likelihood(unravel(position), record)
+
+            return jax.grad(term)(position)
+
+        released = self.private_sum.release(release_key, record_gradient, records)
+        likelihood = self.likelihood_power * released.astype(position.dtype)
+        gradient = jax.grad(log_prior)(position) + likelihood
+        position, moved = self.integrator.step(
+            integrator_key, state, position, gradient, self.gradient_sd
+        )
+        return state._replace(z=unravel(position), **moved)
+
+    def event(self, num_steps: int) -> DpEvent:
+        return self.private_sum.event(num_steps)
+
+    def facts(self) -> RunFacts:
+        mechanism = self.private_sum
+        notes = self.integrator.notes(self.gradient_sd)
+        if self.likelihood_power != 1:
+            notes += (
+                f"The likelihood was raised to the power {self.likelihood_power:g}: these are "
+                "draws from a tempered posterior.",
+            )
+        if not mechanism.is_private:
+            notes += ("Clipping and noise were switched off: nothing here is private.",)
+        full = mechanism.sampling_rate == 1
+        return RunFacts(
+            mechanism=(
+                "Gaussian mechanism on the sum of clipped per-record gradients"
+                if mechanism.is_private
+                else "none: un-noised, unclipped gradients"
+            ),
+            sampler=(
+                "every record in every step"
+                if full
+                else f"Poisson sampling, rate {mechanism.sampling_rate:.6g}, a fresh draw for each "
+                "step and chain"
+            ),
+            sampling_rate=mechanism.sampling_rate,
+            clip_norm=mechanism.clip_norm,
+            noise_multiplier=mechanism.noise_multiplier,
+            overflow_delta=mechanism.tv_per_step,
+            released=("the position after every step (warm-up included) and its step counter",),
+            arithmetic=(
+                "integer record contributions, exact integer sum, floored Gaussian noise from an "
+                "exact table on the same integers"
+                if mechanism.is_private
+                else "floating point"
+            ),
+            notes=notes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GradientKernel(PrivateKernel):
+    """Arguments that every stochastic-gradient kernel takes; see :class:`~numpyro_dp.DPSGLD`."""
+
+    clip_norm: float
+    batch_size: float | None = None
+    sampling_rate: float | None = None
+    noise_multiplier: float | None = None
+    likelihood_power: float = 1.0
+    microbatch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.privacy is None) == (self.noise_multiplier is None):
+            raise ValueError(
+                "give either privacy=Budget(epsilon, delta), from which the noise is calibrated, "
+                "or noise_multiplier=, and not both"
+            )
+        if self.batch_size is not None and self.sampling_rate is not None:
+            raise ValueError("give batch_size= (expected size) or sampling_rate=, not both")
+        if self.batch_size is not None:
+            _validate.positive("batch_size", self.batch_size)
+        if self.sampling_rate is not None:
+            _validate.rate("sampling_rate", self.sampling_rate)
+        if self.microbatch_size is not None:
+            _validate.positive_int("microbatch_size", self.microbatch_size)
+        _validate.positive("likelihood_power", self.likelihood_power)
+        if self.noise_multiplier is not None:
+            _validate.nonnegative("noise_multiplier", self.noise_multiplier)
+        if self.noise_multiplier == 0 and self.clip_norm == math.inf:
+            return
+        if self.clip_norm == math.inf or self.noise_multiplier == 0:
+            raise ValueError(
+                "clip_norm=inf and noise_multiplier=0 switch privacy off together, for tests: "
+                "either one alone has no guarantee and is refused"
+            )
+        _validate.positive("clip_norm", self.clip_norm)
+
+    @abstractmethod
+    def integrator(self) -> Integrator:
+        """The integrator that makes this kernel what it is."""
+
+    def bind(
+        self, wall: PrivateModel, *, num_steps: int, relation: str, delta: float
+    ) -> BoundGradientKernel:
+        mechanism = _private_sum(
+            num_records=wall.num_records,
+            dim=_dimension(wall),
+            sampling_rate=self._sampling_rate(wall.num_records),
+            clip_norm=self.clip_norm,
+            microbatch_size=self.microbatch_size,
+            num_steps=num_steps,
+            delta=delta,
+            relation=relation,
+            noise=self.noise_multiplier if self.privacy is None else self.privacy,
+        )
+        return BoundGradientKernel(
+            wall=wall,
+            steps_per_sample=self.steps_per_sample,
+            private_sum=mechanism,
+            integrator=self.integrator(),
+            likelihood_power=float(self.likelihood_power),
+        )
+
+    def _sampling_rate(self, num_records: int) -> float:
+        if self.batch_size is not None:
+            if self.batch_size > num_records:
+                raise ValueError(
+                    f"batch_size={self.batch_size:g} is larger than the {num_records} records: "
+                    "give at most that many, or neither batch_size nor sampling_rate for full "
+                    "batches"
+                )
+            return self.batch_size / num_records
+        return 1.0 if self.sampling_rate is None else float(self.sampling_rate)
+
+
+def _dimension(wall: PrivateModel) -> int:
+    z = jax.eval_shape(wall.init, jax.eval_shape(lambda: random.key(0)))
+    return int(sum(np.prod(leaf.shape, dtype=int) for leaf in jax.tree.leaves(z)))
+
+
+@lru_cache(maxsize=64)
+def _private_sum(
+    *,
+    num_steps: int,
+    delta: float,
+    relation: str,
+    noise: float | Budget,
+    **shape: Any,
+) -> PrivateSum:
+    """The private sum for a run, its noise calibrated when ``noise`` is a budget."""
+
+    def at(noise_multiplier: float) -> PrivateSum:
+        return PrivateSum.create(
+            noise_multiplier=noise_multiplier, num_steps=num_steps, delta=delta, **shape
+        )
+
+    if isinstance(noise, Budget):
+        return at(calibrate(lambda multiplier: at(multiplier).event(num_steps), noise, relation))
+    return at(float(noise))

@@ -1,0 +1,199 @@
+"""What every private kernel is: a frozen configuration, and a bound kernel that does the steps.
+
+A :class:`PrivateKernel` is what the user writes. It never runs: :meth:`PrivateKernel.bind` turns
+it, for one model and one number of steps, into a :class:`BoundKernel` in which every calibrated
+number is a static value, compared and hashed by value. NumPyro's loop only ever sees the bound
+one, so no executable can be reused with a stale noise multiplier.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax, random
+from numpyro.infer.mcmc import MCMCKernel
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting import Accountant, Budget
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.model import PrivateModel
+
+__all__ = ["BoundKernel", "PrivateKernel", "RunFacts"]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a bound kernel says about itself in a privacy report: public values only.
+
+    :param mechanism: the private mechanism in words.
+    :param sampler: how records enter a step, in words.
+    :param sampling_rate: inclusion probability of a record in one step.
+    :param clip_norm: L2 bound on one record's contribution.
+    :param noise_multiplier: noise standard deviation divided by ``clip_norm``.
+    :param overflow_delta: failure probability of one step outside the Gaussian accounting.
+    :param released: names of the quantities that leave the wall.
+    :param arithmetic: how the release holds in machine arithmetic, in words.
+    :param notes: what the user should know about these draws.
+    """
+
+    mechanism: str
+    sampler: str
+    sampling_rate: float
+    clip_norm: float
+    noise_multiplier: float
+    overflow_delta: float
+    released: tuple[str, ...]
+    arithmetic: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BoundKernel(MCMCKernel):
+    """A kernel with every number fixed: what runs inside NumPyro's loop.
+
+    :param wall: the model, split into a data-free prior and one term per record.
+    :param steps_per_sample: private steps per call of :meth:`sample`.
+
+    **Privacy.** The state holds released values and keys only; ``model_args`` is the flat list of
+    record arrays, and reaches nothing but :meth:`advance`.
+    """
+
+    wall: PrivateModel
+    steps_per_sample: int
+
+    @property
+    def model(self) -> None:
+        """``None``: ArviZ's own converter would otherwise replay the model on the records."""
+
+    @property
+    def sample_field(self) -> str:
+        return "z"
+
+    @property
+    def default_fields(self) -> tuple[str, ...]:
+        return ()
+
+    def get_diagnostics_str(self, state: Any) -> str:
+        return ""
+
+    def postprocess_fn(self, model_args: Any, model_kwargs: Any) -> Callable[[dict], dict]:
+        return self.constrained
+
+    def constrained(self, z: dict) -> dict:
+        """Constrained latents and data-free deterministic sites of one unconstrained draw."""
+        return {**self.wall.constrain(z), **self.wall.deterministics(z)}
+
+    def init(
+        self,
+        rng_key: Any,
+        num_warmup: int,
+        init_params: Any,
+        model_args: Any = (),
+        model_kwargs: Any = None,
+    ) -> NamedTuple:
+        if rng_key.ndim:
+            return jax.vmap(self.start)(rng_key, init_params)
+        return self.start(rng_key, init_params)
+
+    def sample(self, state: Any, model_args: Any, model_kwargs: Any = None) -> NamedTuple:
+        step = partial(self._sample_one_chain, records=list(model_args))
+        # NumPyro hands vectorized chains over as one batched state; the records are shared.
+        return jax.vmap(step)(state) if state.rng_key.ndim else step(state)
+
+    def _sample_one_chain(self, state: Any, records: list) -> NamedTuple:
+        def step(_, state):
+            # A ratchet: children are one-way, so the last state's key tells nothing of the noise
+            # already drawn. The counter is folded in so that resuming under a key that was used
+            # before still draws fresh noise.
+            carried, fresh = random.split(state.rng_key)
+            state = self.advance(random.fold_in(fresh, state.i), state, records)
+            return state._replace(i=state.i + 1, rng_key=carried)
+
+        if self.steps_per_sample == 1:
+            return step(0, state)
+        return lax.fori_loop(0, self.steps_per_sample, step, state)
+
+    @abstractmethod
+    def start(self, rng_key: Any, z: dict) -> NamedTuple:
+        """State of one chain at the public position ``z``; touches no record."""
+
+    @abstractmethod
+    def advance(self, key: Any, state: Any, records: list) -> NamedTuple:
+        """One private step of one chain; ``i`` and ``rng_key`` are replaced by the caller."""
+
+    @abstractmethod
+    def event(self, num_steps: int) -> DpEvent:
+        """The privacy event of ``num_steps`` private steps, over all chains."""
+
+    @abstractmethod
+    def facts(self) -> RunFacts:
+        """What the report says about a run of this kernel."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrivateKernel(MCMCKernel):
+    """A private kernel as the user writes it; frozen, and run only through :meth:`bind`."""
+
+    model: Any = field(kw_only=False, repr=False)
+    privacy: Budget | None = None
+    accountant: Accountant | None = None
+    init_strategy: Any = None
+    data_plate: str | None = None
+    steps_per_sample: int = 1
+
+    def __post_init__(self) -> None:
+        if not callable(self.model):
+            raise ValueError(f"model must be a NumPyro model (a callable), got {self.model!r}")
+        # The attribute that ArviZ and NumPyro look up must not lead to the model: they would
+        # replay it on the records.
+        object.__setattr__(self, "_model", self.model)
+        object.__setattr__(self, "model", None)
+        if self.privacy is not None and not isinstance(self.privacy, Budget):
+            raise ValueError(
+                f"privacy must be a numpyro_dp.Budget(epsilon, delta), got {self.privacy!r}"
+            )
+        if self.accountant is not None and not isinstance(self.accountant, Accountant):
+            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {self.accountant!r}")
+        _validate.positive_int("steps_per_sample", self.steps_per_sample)
+
+    @property
+    def sample_field(self) -> str:
+        return "z"
+
+    @property
+    def default_fields(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def user_model(self) -> Callable:
+        """The NumPyro model this kernel was built on."""
+        return self._model  # ty: ignore[unresolved-attribute]
+
+    @abstractmethod
+    def bind(
+        self, wall: PrivateModel, *, num_steps: int, relation: str, delta: float
+    ) -> BoundKernel:
+        """Fix every number for a run of ``num_steps`` private steps over all chains."""
+
+    def init(self, *args: Any, **kwargs: Any) -> Any:
+        raise ValueError(
+            f"{type(self).__name__} runs in numpyro_dp.MCMC, which charges the privacy budget "
+            "before the records are touched: replace numpyro.infer.MCMC by numpyro_dp.MCMC"
+        )
+
+    def sample(self, state: Any, model_args: Any, model_kwargs: Any) -> Any:
+        return self.init()
+
+    def get_diagnostics_str(self, state: Any) -> str:
+        return ""
+
+
+def is_batched(state: Any) -> bool:
+    """Whether a state carries several vectorized chains."""
+    return jnp.ndim(state.i) > 0

@@ -1,0 +1,99 @@
+"""The compiled loop behind ``numpyro_dp.MCMC``: chunks of steps, one executable for all of them.
+
+NumPyro's ``fori_collect`` recompiles on every run and pays a Python call per step for its bar.
+Here one module-level jit with dynamic bounds serves every chunk, chain and run of equal shapes,
+and the bar is updated between chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from numpyro.util import nested_attrgetter
+
+from numpyro_dp.mcmc.kernel import BoundKernel, is_batched
+
+__all__ = ["collect"]
+
+
+def collect(
+    kernel: BoundKernel,
+    state: Any,
+    records: tuple,
+    *,
+    lower: int,
+    upper: int,
+    size: int,
+    thinning: int,
+    fields: tuple[str, ...],
+    removed: tuple[str, ...],
+    postprocess: Callable[[dict], dict] | None,
+    chunks: int,
+) -> Iterator[tuple[int, Any, dict]]:
+    """Run transitions ``0 … upper`` in ``chunks`` pieces, keeping every ``thinning``-th draw.
+
+    Yields ``(transitions done, state, collected fields)`` after each piece; only the last one's
+    collection is complete. Draws before ``lower`` are not kept. Each collected array has ``size``
+    rows, as NumPyro's has.
+    """
+    gather = _Gather(kernel, postprocess, fields, removed, is_batched(state))
+    shapes = jax.eval_shape(gather, state)
+    # One row more than asked for takes the draws that are not kept, so that the body needs no
+    # branch and XLA updates in place.
+    collection = jax.tree.map(lambda x: jnp.zeros((size + 1, *x.shape), x.dtype), shapes)
+    start = lower + (upper - lower) % thinning
+    bounds = [upper * k // chunks for k in range(chunks + 1)]
+    for low, high in pairwise(bounds):
+        if low == high:
+            continue
+        state, collection = _chunk(
+            kernel, gather, size, thinning, low, high, start, state, collection, records
+        )
+        yield high, state, collection
+    if upper == 0:
+        yield 0, state, collection
+
+
+@partial(
+    jax.jit, static_argnames=("kernel", "gather", "size", "thinning"), donate_argnames="collection"
+)
+def _chunk(kernel, gather, size, thinning, low, high, start, state, collection, records):
+    def body(index, carry):
+        state, collection = carry
+        state = kernel.sample(state, records)
+        row = (index - start) // thinning
+        row = jnp.where(row < 0, size, row)
+        collection = jax.tree.map(
+            lambda rows, value: lax.dynamic_update_index_in_dim(rows, value, row, 0),
+            collection,
+            gather(state),
+        )
+        return state, collection
+
+    return lax.fori_loop(low, high, body, (state, collection))
+
+
+@dataclass(frozen=True)
+class _Gather:
+    """Collected fields of a state, the sample field constrained; compared by value."""
+
+    kernel: BoundKernel
+    postprocess: Callable[[dict], dict] | None
+    fields: tuple[str, ...]
+    removed: tuple[str, ...]
+    batched: bool
+
+    def __call__(self, state: Any) -> dict[str, Any]:
+        constrain = self.postprocess or self.kernel.constrained
+        values = nested_attrgetter(*self.fields)(state)
+        values = list(values) if len(self.fields) > 1 else [values]
+        sites = (jax.vmap(constrain) if self.batched else constrain)(values[0])
+        values[0] = {k: v for k, v in sites.items() if k not in self.removed}
+        return dict(zip(self.fields, values, strict=True))
