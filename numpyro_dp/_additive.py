@@ -1,0 +1,79 @@
+"""Is the model a sum over records? Three made-up records tell, without any data."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from numpyro_dp._prune import Pruned
+from numpyro_dp.errors import UnsupportedModelError
+
+__all__ = ["require_additive"]
+
+_RECORDS = 3
+_TRIES = 10
+_TOLERANCE = 2e-3
+# The program runs a few times on three rows: compiling it is all that costs.
+_QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+def require_additive(
+    joint: Callable[[int], Pruned],
+    term: Pruned,
+    constrain: Pruned,
+    latents: Mapping[str, jax.ShapeDtypeStruct],
+    draw: Callable[[Array, int], list[Array]],
+) -> None:
+    """Compare the model on three dummy records with the sum of its terms on each.
+
+    The check protects correctness: a term that passes is still computed from one record alone
+    whatever happens here. A model whose density is not finite on dummies only gets a warning.
+    """
+    together = joint(_RECORDS)
+
+    def compare(key: Array) -> tuple[Array, Array]:
+        position_key, record_key = jax.random.split(key)
+        keys = jax.random.split(position_key, len(latents))
+        z = [
+            0.5 * jax.random.normal(k, latents[name].shape, latents[name].dtype)
+            for k, name in zip(keys, sorted(latents), strict=True)
+        ]
+        constrained = constrain(z)
+        records = draw(record_key, _RECORDS)
+        one_by_one = jax.vmap(lambda rows: term([*constrained, *rows])[0])(
+            [a[:, None] for a in records]
+        )
+        return together([*constrained, *records])[0], one_by_one
+
+    compiled = _compile(compare)
+    for attempt in range(_TRIES):
+        total, terms = compiled(jax.random.key(attempt))
+        apart = float(jnp.sum(terms))
+        scale = 1.0 + float(jnp.sum(jnp.abs(terms)))
+        if not (jnp.isfinite(total) and jnp.isfinite(apart)):
+            continue
+        if abs(float(total) - apart) > _TOLERANCE * scale:
+            raise UnsupportedModelError(
+                f"the model is not a sum over records: {_RECORDS} dummy records give "
+                f"{float(total):.4g} together but {apart:.4g} one by one; a record's likelihood "
+                "must not depend on other records (batch mean, batch norm), on the number of "
+                "records or on its row number"
+            )
+        return
+    warnings.warn(
+        "the model could not be checked to be a sum over records: its density is not finite on "
+        "made-up records. Privacy does not rest on this check; pass `check=False` to silence it",
+        stacklevel=5,
+    )
+
+
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    lowered = jax.jit(function).lower(jax.eval_shape(lambda: jax.random.key(0)))
+    try:
+        return lowered.compile(compiler_options=_QUICK)
+    except jax.errors.JaxRuntimeError:
+        # A backend or an XLA that does not know these options.
+        return lowered.compile()

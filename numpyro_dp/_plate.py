@@ -1,0 +1,187 @@
+"""Run an unchanged model at full size, or on a few rows of its private plate.
+
+A plate announces itself by a message before it hands out indices; answering that message decides
+how many slices it has. Everything else (which sites count, which scale they carry) is read off
+the frames that the plate leaves on every site inside it.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from numpyro import handlers
+from numpyro.distributions.util import is_identically_one
+from numpyro.infer.util import _unconstrain_params, log_density
+from numpyro.primitives import Messenger
+
+from numpyro_dp.errors import UnsupportedModelError
+
+__all__ = ["RowRun", "WholePlates", "in_plate", "run_whole", "site_log_prob", "subsampling_message"]
+
+Model = Callable[..., Any]
+Trace = Mapping[str, dict[str, Any]]
+
+
+def in_plate(site: Mapping[str, Any], plate: str) -> bool:
+    """Say whether a site lies inside the named plate."""
+    return any(frame.name == plate for frame in site["cond_indep_stack"])
+
+
+def site_log_prob(site: Mapping[str, Any]) -> jax.Array:
+    """Return the summed, scaled log probability of a traced sample site."""
+    if site["intermediates"]:
+        log_prob = site["fn"].log_prob(site["value"], site["intermediates"])
+    else:
+        log_prob = site["fn"].log_prob(site["value"])
+    scale = site["scale"]
+    if scale is not None and not is_identically_one(scale):
+        log_prob = scale * log_prob
+    return jnp.sum(log_prob)
+
+
+class WholePlates(Messenger):
+    """Switch every subsampling plate to its full size and remember what was asked."""
+
+    def __init__(self, fn: Model) -> None:
+        super().__init__(fn)
+        self.sizes: dict[str, tuple[int, int | None]] = {}
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Answer plate and subsample messages; leave every other message alone."""
+        if msg["type"] == "plate":
+            size, subsample_size = msg["args"]
+            self.sizes[msg["name"]] = (size, subsample_size)
+            msg["value"] = jnp.arange(size)
+            msg["args"] = (size, size)
+        elif msg["type"] == "subsample":
+            msg["kwargs"]["event_dim"] = None
+
+
+class _RowsOfPlate(Messenger):
+    """Shrink the private plate to ``rows`` slices and silence every site outside it."""
+
+    def __init__(self, fn: Model, plate: str, num_records: int, rows: int) -> None:
+        super().__init__(fn)
+        self.plate, self.num_records, self.rows = plate, num_records, rows
+        self.factor = 1.0
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Answer the private plate, undo its scale, mask what is not a record's term."""
+        if msg["type"] == "plate":
+            self._answer_plate(msg)
+        elif msg["type"] == "subsample":
+            # The rows passed in are already the right ones.
+            msg["kwargs"]["event_dim"] = None
+        elif msg["type"] == "sample" and in_plate(msg, self.plate):
+            self._undo_scale(msg)
+        elif msg["type"] == "sample":
+            msg["fn"] = msg["fn"].mask(False)
+
+    def _answer_plate(self, msg: dict[str, Any]) -> None:
+        size, subsample_size = msg["args"]
+        if msg["name"] != self.plate:
+            if subsample_size is not None and subsample_size != size:
+                raise UnsupportedModelError(subsampling_message(msg["name"], size, subsample_size))
+            return
+        if size not in (self.num_records, self.rows):
+            raise UnsupportedModelError(
+                f"plate `{self.plate}` has size {self.num_records} on all records but {size} on "
+                f"{self.rows}: give it the number of rows of a record argument"
+            )
+        self.factor = size / self.rows
+        msg["value"] = jnp.arange(self.rows)
+        msg["args"] = (size, self.rows)
+
+    def _undo_scale(self, msg: dict[str, Any]) -> None:
+        if self.factor != 1.0 and msg["scale"] is not None:
+            scale = msg["scale"] / self.factor
+            msg["scale"] = None if is_identically_one(scale) else scale
+            msg.get("plate_to_scale", {}).pop(self.plate, None)
+
+
+def subsampling_message(name: str, size: int, subsample_size: int) -> str:
+    """Say why a subsampling plate other than the private one is refused."""
+    return (
+        f"plate `{name}` subsamples ({subsample_size} of {size}): only the private plate may be "
+        "subsampled, and numpyro_dp does that; leave `subsample_size` out"
+    )
+
+
+def run_whole(
+    model: Model,
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    key: jax.Array,
+    *,
+    strategy: Callable[..., Any] | None = None,
+    unconstrained: Mapping[str, Any] | None = None,
+) -> tuple[Trace, dict[str, tuple[int, int | None]]]:
+    """Trace the model on all rows, with latents from a strategy or from unconstrained values."""
+    whole = WholePlates(model)
+    seeded = handlers.seed(whole, key)
+    if unconstrained is None:
+        body = handlers.substitute(seeded, substitute_fn=strategy)
+    else:
+        body = _unconstrain_params(seeded, unconstrained)
+    args, kwargs = arguments
+    return handlers.trace(body).get_trace(*args, **kwargs), whole.sizes
+
+
+class RowRun(NamedTuple):
+    """How to run a model on a few rows; ``enum_dim`` is 0 when nothing is summed out."""
+
+    model: Model
+    plate: str
+    num_records: int
+    enum_dim: int
+
+    def __call__(
+        self,
+        constrained: Mapping[str, Any],
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        key: jax.Array,
+        rows: int,
+    ) -> jax.Array:
+        """Log likelihood of the rows passed in, every site outside the private plate masked."""
+        shrunk = _RowsOfPlate(self.model, self.plate, self.num_records, rows)
+        # The key is an input that dead-code elimination must find unused: dropout shows.
+        body = handlers.substitute(handlers.seed(shrunk, key), data=dict(constrained))
+        args, kwargs = arguments
+        if self.enum_dim:
+            value, trace = _enumerated_log_density(body, args, kwargs, self.enum_dim)
+        else:
+            value, trace = log_density(body, args, kwargs, {})
+        for name, site in trace.items():
+            if site["type"] == "sample" and in_plate(site, self.plate):
+                _require_rows(name, site, self.plate, rows)
+        return jnp.asarray(value)
+
+
+def _require_rows(name: str, site: Mapping[str, Any], plate: str, rows: int) -> None:
+    """Refuse a site that is wider along the private plate than the rows passed in."""
+    fn = site["fn"]
+    value_batch = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - fn.event_dim]
+    batch = jnp.broadcast_shapes(tuple(fn.batch_shape), value_batch)
+    frame = next(f for f in site["cond_indep_stack"] if f.name == plate)
+    entries = batch[frame.dim] if len(batch) >= -frame.dim else 1
+    if frame.size != rows or entries != rows:
+        raise UnsupportedModelError(
+            f"site `{name}` has {max(entries, frame.size)} entries along plate `{plate}` when run "
+            f"on {'one record' if rows == 1 else f'{rows} records'}: it reads data that is not an "
+            "argument, or ignores the plate; pass all data as arguments and take sizes from "
+            "`x.shape[0]`"
+        )
+
+
+def _enumerated_log_density(
+    body: Model, args: tuple[Any, ...], kwargs: dict[str, Any], enum_dim: int
+) -> tuple[Any, Trace]:
+    # funsor is an optional dependency of NumPyro, met only by models with discrete latents.
+    from numpyro.contrib import funsor
+
+    with warnings.catch_warnings():
+        # config_enumerate turns enumeration on, which is what the warning asks for.
+        warnings.simplefilter("ignore", FutureWarning)
+        summed = funsor.enum(funsor.config_enumerate(body), enum_dim)
+        return funsor.log_density(summed, args, kwargs, {})

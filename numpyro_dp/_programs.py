@@ -1,0 +1,194 @@
+"""The traced programs of a private model, judged: what reads a record, and what may not."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from numpyro_dp._plate import RowRun, in_plate, run_whole, site_log_prob
+from numpyro_dp._prune import Program, Pruned, constants, fingerprint, prune, trace_program
+from numpyro_dp._structure import Structure, explained, key_struct, quoted
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.records import Layout
+
+__all__ = ["GlobalPrograms", "global_programs", "require_no_closure", "rows_program"]
+
+_RANDOM = "random numbers or a latent of the private plate"
+
+
+class GlobalPrograms(NamedTuple):
+    """What a position alone decides: prior, constrained latents, deterministic sites.
+
+    ``constrained`` and ``deterministic`` are the structures that the flat outputs unflatten to.
+    """
+
+    log_prior: Pruned
+    constrain: Pruned
+    constrained: dict[str, Any]
+    deterministics: Pruned
+    deterministic: dict[str, Any]
+    dropped: tuple[str, ...]
+
+
+class _Labelled(NamedTuple):
+    """A program with a name for each flat output and for each input after the position."""
+
+    program: Program
+    labels: tuple[tuple[str, str], ...]
+    inputs: tuple[str, ...]
+
+    def pruned(self, wanted: Callable[[tuple[str, str]], bool]) -> Pruned:
+        """Keep the outputs whose (group, site) label is wanted."""
+        return prune(self.program, [wanted(label) for label in self.labels])
+
+    def reads(self, pruned: Pruned) -> list[str]:
+        """Names of the record arguments (and ``""`` for the key) that a pruned program reads."""
+        used = pruned.used[len(pruned.used) - len(self.inputs) :]
+        return [name for name, needed in zip(self.inputs, used, strict=True) if needed]
+
+
+def _label(
+    model: Callable[..., Any], layout: Layout, structure: Structure, plate: str, n: int
+) -> _Labelled:
+    def parts(z: dict[str, Any], arrays: list[Any], key: jax.Array) -> dict[str, dict[str, Any]]:
+        trace, _ = run_whole(model, layout.fill(arrays), key, unconstrained=z)
+        samples = {k: s for k, s in trace.items() if s["type"] == "sample"}
+        return {
+            "constrained": {name: samples[name]["value"] for name in structure.latents},
+            "deterministic": {
+                k: s["value"] for k, s in trace.items() if s["type"] == "deterministic"
+            },
+            "prior": {k: site_log_prob(s) for k, s in samples.items() if not in_plate(s, plate)},
+        }
+
+    structs = [leaf.struct(n) for leaf in layout.arrays]
+    with explained():
+        program = trace_program(parts, structure.latents, structs, key_struct())
+    paths = jax.tree_util.tree_flatten_with_path(program.out)[0]
+    labels = tuple((path[0].key, path[1].key) for path, _ in paths)
+    return _Labelled(program, labels, (*(leaf.name for leaf in layout.arrays), ""))
+
+
+def global_programs(
+    model: Callable[..., Any],
+    layout: Layout,
+    structure: Structure,
+    plate: str,
+    num_records: int,
+    *,
+    private_size: bool,
+) -> GlobalPrograms:
+    """Trace the model on all rows and keep what no record reaches, or refuse by name."""
+    whole = _label(model, layout, structure, plate, num_records)
+    for group in ("constrained", "prior"):
+        pruned = whole.pruned(lambda label, g=group: label[0] == g)
+        if whole.reads(pruned):
+            _refuse_readers(whole, group, structure, plate)
+    dropped = _record_readers(whole, "deterministic")
+    if private_size:
+        longer = _label(model, layout, structure, plate, num_records + 1)
+        dropped |= _require_same(whole, longer, plate)
+    kept = {k: v for k, v in whole.program.out["deterministic"].items() if k not in dropped}
+    programs = GlobalPrograms(
+        log_prior=whole.pruned(lambda label: label[0] == "prior"),
+        constrain=whole.pruned(lambda label: label[0] == "constrained"),
+        constrained=whole.program.out["constrained"],
+        deterministics=whole.pruned(lambda lb: lb[0] == "deterministic" and lb[1] in kept),
+        deterministic=kept,
+        dropped=tuple(k for k in whole.program.out["deterministic"] if k in dropped),
+    )
+    for pruned in (programs.log_prior, programs.constrain, programs.deterministics):
+        require_no_closure(pruned, layout, num_records)
+    return programs
+
+
+def _record_readers(whole: _Labelled, group: str) -> dict[str, list[str]]:
+    """Map each site of a group that reads a record (or the key) to what it reads."""
+    names = dict.fromkeys(name for g, name in whole.labels if g == group)
+    found = {
+        name: whole.reads(whole.pruned(lambda label, n=name: label == (group, n))) for name in names
+    }
+    return {name: reads for name, reads in found.items() if reads}
+
+
+def _refuse_readers(whole: _Labelled, group: str, structure: Structure, plate: str) -> None:
+    readers = _record_readers(whole, group)
+    for name, reads in readers.items():
+        records = [r for r in reads if r]
+        source = f"record argument(s) {quoted(records)}" if records else _RANDOM
+        if group == "constrained":
+            text = f"support of latent site `{name}` depends on {source}: give it public bounds"
+        elif name in structure.latents:
+            text = f"prior of latent site `{name}` depends on {source}: "
+            text += "it is computed from everyone's data" if records else "it must be fixed"
+        else:
+            text = f"site `{name}` lies outside plate `{plate}` but depends on {source}: "
+            text += "move it into the plate"
+        raise UnsupportedModelError(text)
+
+
+def _require_same(whole: _Labelled, longer: _Labelled, plate: str) -> dict[str, list[str]]:
+    """Compare the programs at N and N + 1 records; returns the deterministic sites that differ."""
+    differing: dict[str, list[str]] = {}
+    for group, name in dict.fromkeys(whole.labels):
+        here, there = (p.pruned(lambda lb, t=(group, name): lb == t) for p in (whole, longer))
+        if fingerprint(here) == fingerprint(there):
+            continue
+        if group == "deterministic":
+            differing[name] = []
+            continue
+        what = "support" if group == "constrained" else "prior or factor"
+        raise UnsupportedModelError(
+            f"{what} of site `{name}` depends on the number of records in plate `{plate}`, which "
+            "is private under add_remove: use a public constant instead"
+        )
+    return differing
+
+
+def rows_program(run: RowRun, layout: Layout, constrained: Mapping[str, Any], rows: int) -> Pruned:
+    """Trace the model on ``rows`` records at constrained latents; refuse randomness and effects."""
+
+    def term(values: dict[str, Any], arrays: list[Any], key: jax.Array) -> jax.Array:
+        return run(values, layout.fill(arrays), key, rows)
+
+    structs = [leaf.struct(rows) for leaf in layout.arrays]
+    with explained(run.plate, rows):
+        program = trace_program(term, dict(constrained), structs, key_struct())
+    pruned = prune(program, [True])
+    if program.out.shape != ():
+        raise UnsupportedModelError(
+            f"the log likelihood of one record has shape {program.out.shape} instead of a single "
+            "number: give batch dimensions inside a record a plate of their own"
+        )
+    if program.closed.jaxpr.effects:
+        raise UnsupportedModelError(
+            "the model has side effects (`jax.debug.print` or a callback), which would show "
+            "single records: take them out"
+        )
+    if pruned.used[-1]:
+        raise UnsupportedModelError(
+            "the model draws random numbers (`numpyro.prng_key`) while evaluating a record: make "
+            "the noise a latent site or take it out"
+        )
+    return pruned
+
+
+def require_no_closure(pruned: Pruned, layout: Layout, num_records: int) -> None:
+    """Refuse an array constant with an axis of one entry per record, unless it is public."""
+    for constant in constants(pruned.jaxpr, pruned.consts):
+        shape = np.shape(constant)
+        if num_records in shape and not _is_public(constant, layout):
+            raise UnsupportedModelError(
+                f"the model closes over an array {shape} with an axis of length {num_records}, "
+                "the number of records: pass it as an argument (wrapped in `numpyro_dp.public` if "
+                "it holds nothing private)"
+            )
+
+
+def _is_public(constant: Any, layout: Layout) -> bool:
+    candidates: Sequence[np.ndarray] = [
+        a for a in layout.public_arrays() if a.shape == np.shape(constant)
+    ]
+    value = np.asarray(constant)
+    return any(np.array_equal(a.astype(value.dtype), value) for a in candidates)

@@ -1,0 +1,300 @@
+"""Which plate is private, and whether the sites around it have the shape that privacy needs."""
+
+import linecache
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from numpyro.distributions import biject_to
+
+from numpyro_dp._plate import run_whole, site_log_prob, subsampling_message
+from numpyro_dp._prune import prune, trace_program
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.records import Layout
+
+__all__ = [
+    "Site",
+    "Structure",
+    "choose_plate",
+    "enumeration_dim",
+    "explained",
+    "key_struct",
+    "quoted",
+    "read_structure",
+    "require_supported_sites",
+]
+
+_LIBRARIES = tuple(str(Path(file).parent) for file in (jax.__file__, numpyro.__file__, __file__))
+_VALUE_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+class Site(NamedTuple):
+    """What a trace says of one site, without values: ``plates`` holds (name, dim, size)."""
+
+    name: str
+    kind: str
+    plates: tuple[tuple[str, int, int], ...]
+    uses_arrays: bool = False
+    enumerable: bool = False
+
+    def inside(self, plate: str) -> bool:
+        """Say whether the site lies inside the named plate."""
+        return any(name == plate for name, _, _ in self.plates)
+
+
+class Structure(NamedTuple):
+    """The sites of a model on all its records, its plates, and the shapes of its latents."""
+
+    sites: tuple[Site, ...]
+    plates: dict[str, tuple[int, int | None]]
+    latents: dict[str, jax.ShapeDtypeStruct]
+
+    def of_kind(self, *kinds: str) -> tuple[Site, ...]:
+        """Return the sites of the given kinds in the order of the model."""
+        return tuple(site for site in self.sites if site.kind in kinds)
+
+
+def quoted(names: Iterator[str] | Sequence[str]) -> str:
+    """Join names for a message."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+@contextmanager
+def explained(plate: str | None = None, rows: int = 1) -> Iterator[None]:
+    """Turn whatever a traced model raises into a message with cause and remedy.
+
+    ``plate`` is given when the model is being run on a few of its rows. The text of an error is
+    quoted only where JAX or NumPyro wrote it: their messages hold shapes, never values.
+    """
+    try:
+        yield
+    except UnsupportedModelError:
+        raise
+    except _VALUE_ERRORS as error:
+        raise UnsupportedModelError(
+            f"the model looks at the values of its data ({_place(error)}): compute such constants "
+            "from public knowledge and pass them as Python numbers (or wrap a public argument in "
+            "`numpyro_dp.public`); an array held by a closure or `functools.partial` must be an "
+            "argument"
+        ) from error
+    except Exception as error:
+        problem = f"{_summary(error)} ({_place(error)})"
+        if plate is None:
+            text = f"the model cannot be traced on arrays of these shapes: {problem}"
+        else:
+            text = (
+                f"the model cannot be run on {'one record' if rows == 1 else f'{rows} records'} of "
+                f"plate `{plate}`: {problem}. Derive sizes from `x.shape[0]`, not from a constant"
+            )
+        raise UnsupportedModelError(text) from error
+
+
+def _summary(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    quotable = bool(frames) and frames[-1].filename.startswith(_LIBRARIES)
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if quotable and lines else type(error).__name__
+
+
+def _place(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
+    if not own:
+        return "inside NumPyro"
+    frame = own[-1]
+    code = linecache.getline(frame.filename, frame.lineno or 0).strip()
+    return f"`{code}`, line {frame.lineno}" if code else f"line {frame.lineno}"
+
+
+def read_structure(
+    model: Callable[..., Any],
+    layout: Layout,
+    strategy: Callable[..., Any],
+    rows: int | None = None,
+) -> Structure:
+    """Trace the model on all records (or ``rows``), without a value; describe every site."""
+    found: list[tuple[list[Site], dict[str, tuple[int, int | None]]]] = []
+
+    def outline(arrays: list[Any], key: jax.Array) -> tuple[dict[str, Any], dict[str, Any]]:
+        trace, sizes = run_whole(model, layout.fill(arrays), key, strategy=strategy)
+        sites = [_describe(name, site) for name, site in trace.items()]
+        found.append(([s for s in sites if s is not None], sizes))
+        latents = {s.name: _unconstrain(trace[s.name]) for s in sites if s and s.kind == "latent"}
+        terms = {
+            s.name: site_log_prob(trace[s.name])
+            for s in sites
+            if s and s.kind in ("observed", "factor")
+        }
+        return terms, latents
+
+    structs = [leaf.struct(rows) for leaf in layout.arrays]
+    with explained():
+        program = trace_program(outline, structs, key_struct())
+    terms, latents = program.out
+    sites, sizes = found[-1]
+    uses = _array_use(program, sorted(terms), len(structs))
+    marked = tuple(s._replace(uses_arrays=s.name in uses) for s in sites)
+    return Structure(marked, sizes, latents)
+
+
+def key_struct() -> jax.ShapeDtypeStruct:
+    """Return the abstract key that programs are traced with."""
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+def _array_use(program: Any, names: list[str], num_arrays: int) -> set[str]:
+    """Names of the leading outputs that read at least one array argument."""
+    total = len(jax.tree.leaves(program.out))
+    # Dictionaries flatten in sorted order, and the terms come first.
+    masks = {name: [j == i for j in range(total)] for i, name in enumerate(names)}
+    return {name for name, mask in masks.items() if any(prune(program, mask).used[:num_arrays])}
+
+
+def _unconstrain(site: Mapping[str, Any]) -> jax.Array:
+    return biject_to(site["fn"].support).inv(jnp.asarray(site["value"]))
+
+
+def _describe(name: str, site: Mapping[str, Any]) -> Site | None:
+    if site["type"] == "plate":
+        return None
+    plates = tuple((f.name, f.dim, f.size) for f in site.get("cond_indep_stack", ()))
+    if site["type"] != "sample":
+        return Site(name, site["type"], plates)
+    if site["is_observed"]:
+        auxiliary = site["infer"].get("is_auxiliary", False)
+        return Site(name, "factor" if auxiliary else "observed", plates)
+    if site["fn"].support.is_discrete:
+        return Site(name, "discrete", plates, enumerable=site["fn"].has_enumerate_support)
+    return Site(name, "latent", plates)
+
+
+def choose_plate(structure: Structure, data_plate: str | None) -> tuple[str, int]:
+    """Return the name and size of the plate whose slices are the records, or refuse."""
+    observed = _judged_sites(structure)
+    sizes = {name: size for s in structure.sites for name, _, size in s.plates}
+    enclosing = [p for p in sizes if all(site.inside(p) for site in observed)]
+    if data_plate is not None:
+        plate = _named_plate(data_plate, sizes, observed)
+    elif len(enclosing) == 1:
+        plate = enclosing[0]
+    elif enclosing:
+        described = " and ".join(f"`{p}` ({sizes[p]})" for p in enclosing)
+        raise UnsupportedModelError(
+            f"plates {described} all enclose the observations: say which holds one person per "
+            "slice with `data_plate=`"
+        )
+    else:
+        plate = _only_plate(sizes, observed)
+    for name, (size, subsample_size) in structure.plates.items():
+        if name != plate and subsample_size not in (None, size):
+            raise UnsupportedModelError(subsampling_message(name, size, subsample_size))
+    return plate, sizes[plate]
+
+
+def _judged_sites(structure: Structure) -> tuple[Site, ...]:
+    """The sites that say where the data are: observed ones that read an array."""
+    observed = structure.of_kind("observed") or structure.of_kind("factor")
+    if not observed:
+        raise UnsupportedModelError(
+            "the model has no observed site: pass the outcome (with `y=None` the model draws it)"
+        )
+    # Soft constraints and penalties on the latents are observed too, outside every plate.
+    return tuple(site for site in observed if site.uses_arrays) or observed
+
+
+def _named_plate(plate: str, sizes: Mapping[str, int], observed: Sequence[Site]) -> str:
+    if plate not in sizes:
+        known = quoted(sorted(sizes)) or "none"
+        raise UnsupportedModelError(
+            f"`data_plate={plate!r}` names no plate of the model (its plates: {known}): use one "
+            "of these names"
+        )
+    if not any(site.inside(plate) for site in observed):
+        raise UnsupportedModelError(
+            f"`data_plate={plate!r}` encloses no observed site (observed: "
+            f"{quoted([s.name for s in observed])}): name the plate of the outcome"
+        )
+    return plate
+
+
+def _only_plate(sizes: Mapping[str, int], observed: Sequence[Site]) -> str:
+    used = [p for p in sizes if any(site.inside(p) for site in observed)]
+    names = quoted([site.name for site in observed])
+    if not used:
+        raise UnsupportedModelError(
+            f"no plate encloses observed site(s) {names}: write "
+            '`with numpyro.plate("data", N):` around them, one slice per person'
+        )
+    if len(used) > 1:
+        raise UnsupportedModelError(
+            f"no single plate encloses the observed sites {names} (plates {quoted(used)}): put "
+            "them into one plate, one slice per person"
+        )
+    return used[0]
+
+
+def require_supported_sites(structure: Structure, plate: str) -> None:
+    """Refuse latents, parameters and state that cannot be kept apart from the records."""
+    missing = [
+        s.name.removesuffix("_unobserved")
+        for s in structure.of_kind("latent", "discrete")
+        if s.name.endswith("_unobserved") and s.inside(plate)
+    ]
+    local = [s.name for s in structure.of_kind("latent") if s.inside(plate)]
+    if missing:
+        raise UnsupportedModelError(
+            f"`obs_mask` at site(s) {quoted(missing)} draws a latent value for each record: use "
+            "`handlers.mask` instead of `obs_mask`"
+        )
+    if local:
+        raise UnsupportedModelError(
+            f"continuous latent site(s) {quoted(local)} inside plate `{plate}`: each record has "
+            "its own; marginalise it, or use `DPSVI` with a guide for local latents"
+        )
+    for site in structure.of_kind("discrete"):
+        if not site.inside(plate):
+            raise UnsupportedModelError(
+                f"discrete latent site `{site.name}` outside plate `{plate}`: summing it out "
+                "makes records dependent; marginalise it by hand or use a continuous relaxation"
+            )
+        if not site.enumerable:
+            raise UnsupportedModelError(
+                f"discrete latent site `{site.name}` inside plate `{plate}` has infinite support "
+                "and cannot be summed out: marginalise it by hand or truncate it"
+            )
+    for site in structure.of_kind("param", "mutable"):
+        raise UnsupportedModelError(
+            f"{site.kind} site `{site.name}` in a model for MCMC: give it a prior "
+            "(`random_flax_module`) or use `DPSVI`"
+        )
+    if not structure.of_kind("latent"):
+        raise UnsupportedModelError(
+            "the model has no continuous latent site: there is no posterior to sample; give its "
+            "unknowns a prior with `numpyro.sample`"
+        )
+
+
+def enumeration_dim(structure: Structure) -> int:
+    """Return the first dimension free for enumeration, or 0 when no site is summed out."""
+    if not structure.of_kind("discrete"):
+        return 0
+    try:
+        import funsor  # noqa: F401
+    except ImportError as error:
+        raise UnsupportedModelError(
+            f"discrete latent site(s) {quoted([s.name for s in structure.of_kind('discrete')])} "
+            "are summed out by funsor, which is not installed: `pip install funsor`"
+        ) from error
+    depth = max((-dim for s in structure.sites for _, dim, _ in s.plates), default=0)
+    return -depth - 1

@@ -1,0 +1,394 @@
+"""The wall: an ordinary NumPyro model as a prior plus one independent term per record.
+
+A record's term is computed from that record alone, by construction: the unchanged model is run on
+a single row. The prior, the transforms, the initial values and the deterministic sites are what
+dead-code elimination leaves of a trace on all rows in which no value exists; if any of them still
+reads a record, the model is refused. Nothing here knows of budgets or mechanisms.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from numpyro.infer import init_to_uniform
+
+from numpyro_dp._additive import require_additive
+from numpyro_dp._initial import draw_position, initial_program
+from numpyro_dp._plate import RowRun
+from numpyro_dp._programs import (
+    GlobalPrograms,
+    global_programs,
+    require_no_closure,
+    rows_program,
+)
+from numpyro_dp._prune import Pruned
+from numpyro_dp._structure import (
+    Structure,
+    choose_plate,
+    enumeration_dim,
+    quoted,
+    read_structure,
+    require_supported_sites,
+)
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.records import Layout, as_records, read_arguments
+
+__all__ = ["PrivateModel", "private_model"]
+
+Model = Callable[..., Any]
+Position = Mapping[str, Any]
+
+
+class _Spec(NamedTuple):
+    """Everything that decides a private model, hashable and comparable by value."""
+
+    model: Model
+    layout: Layout
+    data_plate: str | None
+    private_size: bool
+    x64: bool
+
+
+class _Parts(NamedTuple):
+    """What tracing a specification gives."""
+
+    plate: str
+    num_records: int
+    structure: Structure
+    programs: GlobalPrograms
+    term: Pruned
+
+
+class PrivateModel:
+    """A NumPyro model split into its prior and one independent term for each record.
+
+    A *record* is one slice of the private plate, the plate that encloses every observed site. Its
+    term is the log likelihood of the unchanged model run on that slice only. Together the parts
+    add up to ``-numpyro.infer.util.potential_energy``. The object is frozen, keeps no value of
+    any record, and is hashable and comparable by value, so that it can be a static argument of
+    ``jax.jit``.
+
+    Args:
+        model: a NumPyro model. It must be a pure function of its arguments.
+        model_args: positional arguments; every array has one row for each record, or is wrapped
+            in :func:`numpyro_dp.public`.
+        model_kwargs: keyword arguments, likewise.
+        data_plate: the name of the private plate, needed when several plates enclose the
+            observations. It is the unit of privacy: one slice, one person.
+        check: compare the model on three made-up records together with the sum of the three, to
+            catch models that are no sum over records. Privacy never rests on this check.
+        private_size: the number of records is private too (relation ``add_remove``): prior,
+            supports and initial values must be the same program with one record more.
+
+    Raises:
+        UnsupportedModelError: when the model cannot be split; the message names the site or the
+            argument, the cause and the remedy, and holds no value of the data.
+
+    Privacy:
+        ``log_prior``, ``constrain``, ``deterministics`` and ``init`` provably read no record.
+        ``record_log_likelihood`` reads one. What is wrapped in ``public``, Python numbers and
+        everything the model takes from elsewhere than its arguments is *not* protected; arrays
+        with an axis of one entry per record are caught there, numbers computed from data are not.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> def model(y):
+        ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
+        ...     with numpyro.plate("people", y.shape[0]):
+        ...         numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+        >>> split = PrivateModel(model, (jnp.arange(5.0),))
+        >>> split.plate, split.num_records, split.latents
+        ('people', 5, ('mean',))
+        >>> (row,) = split.records((jnp.arange(5.0),), {})
+        >>> float(split.record_log_likelihood({"mean": 2.0}, [row[2:3]]).round(4))
+        -0.9189
+    """
+
+    num_records: int
+    plate: str
+    latents: tuple[str, ...]
+    dropped_deterministics: tuple[str, ...]
+    public_inputs: tuple[str, ...]
+    _spec: _Spec
+    _parts: _Parts
+    _hash: int
+
+    def __init__(
+        self,
+        model: Model,
+        model_args: Sequence[Any] = (),
+        model_kwargs: Mapping[str, Any] | None = None,
+        *,
+        data_plate: str | None = None,
+        check: bool = True,
+        private_size: bool = False,
+    ) -> None:
+        layout, _ = read_arguments(model, model_args, model_kwargs)
+        self._fill(_Spec(model, layout, data_plate, private_size, _x64()), check=check)
+
+    def _fill(self, spec: _Spec, *, check: bool) -> None:
+        parts = _split(spec)
+        if check:
+            _check_additive(spec, parts)
+        values = {
+            "num_records": parts.num_records,
+            "plate": parts.plate,
+            "latents": tuple(s.name for s in parts.structure.of_kind("latent")),
+            "dropped_deterministics": parts.programs.dropped,
+            "public_inputs": spec.layout.public_names,
+            "_spec": spec,
+            "_parts": parts,
+            "_hash": hash(spec),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if self.dropped_deterministics:
+            warnings.warn(
+                f"deterministic site(s) {quoted(self.dropped_deterministics)} depend on the "
+                "records and are not part of the private posterior; compute them with "
+                "`Predictive` on public inputs",
+                stacklevel=3,
+            )
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"PrivateModel is frozen: cannot set {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"PrivateModel is frozen: cannot delete {name!r}")
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PrivateModel) and self._spec == other._spec
+
+    def __repr__(self) -> str:
+        name = getattr(self._spec.model, "__name__", type(self._spec.model).__name__)
+        size = "" if self._spec.private_size else f", num_records={self.num_records}"
+        return f"PrivateModel({name}, plate={self.plate!r}{size}, latents={self.latents})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Jaxprs do not pickle; the specification holds no record and rebuilds them.
+        return _rebuild, tuple(self._spec)
+
+    def records(
+        self, model_args: Sequence[Any] = (), model_kwargs: Mapping[str, Any] | None = None
+    ) -> list[Array]:
+        """Return the record arguments as one flat list of JAX arrays, a row for each record.
+
+        Args:
+            model_args: arguments of the same structure, shapes and public values as those the
+                model was split with.
+            model_kwargs: keyword arguments, likewise.
+
+        Returns:
+            Arrays of shape ``(num_records, ...)``. One record is ``[a[i : i + 1] for a in ...]``.
+
+        Raises:
+            UnsupportedModelError: when the arguments differ in anything but the arrays' values.
+        """
+        layout, arrays = read_arguments(self._spec.model, model_args, model_kwargs)
+        if layout != self._spec.layout:
+            raise UnsupportedModelError(
+                f"the arguments differ from those the model was split with "
+                f"({_difference(self._spec.layout, layout)}): build a new PrivateModel for them"
+            )
+        return as_records(layout, arrays)
+
+    def init(
+        self, rng_key: Array, strategy: Callable[..., Any] = init_to_uniform
+    ) -> dict[str, Array]:
+        """Draw an unconstrained starting position without data.
+
+        Args:
+            rng_key: a typed or raw key.
+            strategy: any NumPyro initialisation strategy. The values of ``init_to_value`` are
+                taken as public: values computed from the data are the caller's own release.
+
+        Returns:
+            A position with a finite prior. Coordinates that come out as exactly 0 are moved by at
+            most 1e-4, because NumPyro's Bernoulli score is wrong at logits of exactly 0.
+
+        Raises:
+            UnsupportedModelError: when the strategy reads a record (or its number, if private).
+        """
+        spec, parts = self._spec, self._parts
+        start = initial_program(
+            spec.model, spec.layout, parts.structure, rng_key, strategy, spec.private_size
+        )
+        return draw_position(start, self.log_prior, rng_key)
+
+    def constrain(self, z: Position) -> dict[str, Array]:
+        """Map an unconstrained position to the latents' own supports; reads no record."""
+        programs = self._parts.programs
+        flat = programs.constrain(self._position(z))
+        return jax.tree.unflatten(jax.tree.structure(programs.constrained), flat)
+
+    def deterministics(self, z: Position) -> dict[str, Array]:
+        """Return the deterministic sites that read no record, at an unconstrained position."""
+        programs = self._parts.programs
+        flat = programs.deterministics(self._position(z))
+        return jax.tree.unflatten(jax.tree.structure(programs.deterministic), flat)
+
+    def log_prior(self, z: Position) -> Float[Array, ""]:
+        """Log density of the prior over unconstrained positions, Jacobians included once.
+
+        Sites and factors outside the private plate belong to it. It reads no record.
+        """
+        return sum(self._parts.programs.log_prior(self._position(z)), start=jnp.asarray(0.0))
+
+    def record_log_likelihood(self, z: Position, record: Sequence[Array]) -> Float[Array, ""]:
+        """Log likelihood of one record at an unconstrained position.
+
+        Args:
+            z: an unconstrained position, shared by all records.
+            record: one row of each array of :meth:`records`, the leading axis (of 1) kept.
+
+        Returns:
+            The record's term; it depends on no other record and on no number of records, except
+            through the public arguments. Discrete latents of the record are summed out.
+        """
+        constrained = self.constrain(z)
+        leaves = self._rows(record, 1)
+        (value,) = self._parts.term([*jax.tree.leaves(constrained), *leaves])
+        return value
+
+    def dummy_records(self, rng_key: Array, m: int) -> list[Array]:
+        """Make up ``m`` records of the right shapes: floats in (0.1, 0.9), the rest 0 or 1."""
+        return _dummy_records(self._spec.layout, rng_key, m)
+
+    def _position(self, z: Position) -> list[Array]:
+        latents = self._parts.structure.latents
+        if set(z) != set(latents):
+            raise ValueError(
+                f"a position holds the latents {quoted(sorted(latents))}, got {quoted(sorted(z))}"
+            )
+        return [jnp.asarray(z[name], latents[name].dtype) for name in sorted(latents)]
+
+    def _rows(self, record: Sequence[Array], rows: int) -> list[Array]:
+        expected = [leaf.struct(rows) for leaf in self._spec.layout.arrays]
+        got = [jnp.shape(a) for a in record]
+        if got != [s.shape for s in expected]:
+            raise ValueError(
+                f"a record holds arrays of shapes {[s.shape for s in expected]}, got {got}: keep "
+                "the leading axis of length 1"
+            )
+        return [jnp.asarray(a, s.dtype) for a, s in zip(record, expected, strict=True)]
+
+
+def private_model(
+    model: Model,
+    model_args: Sequence[Any] = (),
+    model_kwargs: Mapping[str, Any] | None = None,
+    *,
+    data_plate: str | None = None,
+    check: bool = True,
+    private_size: bool = False,
+) -> PrivateModel:
+    """Return ``PrivateModel(...)``, from a bounded cache when an equal one was built before.
+
+    Equal means: the same model function, the same structure and shapes, equal public and static
+    arguments. The values of the records play no part, and none is kept. The arguments are those
+    of :class:`PrivateModel`.
+    """
+    layout, _ = read_arguments(model, model_args, model_kwargs)
+    return _cached(_Spec(model, layout, data_plate, private_size, _x64()), check)
+
+
+@lru_cache(maxsize=64)
+def _cached(spec: _Spec, check: bool) -> PrivateModel:
+    built = object.__new__(PrivateModel)
+    built._fill(spec, check=check)
+    return built
+
+
+def _rebuild(
+    model: Model, layout: Layout, data_plate: str | None, private_size: bool, x64: bool
+) -> PrivateModel:
+    if x64 != _x64():
+        raise ValueError(
+            f"this PrivateModel was pickled with jax_enable_x64={x64}: set the same before loading"
+        )
+    with warnings.catch_warnings():
+        # Whoever built it has seen them.
+        warnings.simplefilter("ignore", UserWarning)
+        return _cached(_Spec(model, layout, data_plate, private_size, x64), False)
+
+
+def _x64() -> bool:
+    return bool(jax.config.read("jax_enable_x64"))
+
+
+def _split(spec: _Spec) -> _Parts:
+    """Trace a specification and judge it; raises before any data could be touched."""
+    model, layout = spec.model, spec.layout
+    structure = read_structure(model, layout, init_to_uniform())
+    plate, num_records = choose_plate(structure, spec.data_plate)
+    require_supported_sites(structure, plate)
+    if not layout.arrays:
+        raise UnsupportedModelError(
+            f"no argument holds records (plate `{plate}` has size {num_records}): pass the data as "
+            "arguments of the model, not by a closure"
+        )
+    layout.require_records(num_records, plate)
+    layout.require_no_listed_data(num_records)
+    if spec.private_size:
+        _require_size_from_shape(spec, structure, plate, num_records)
+    programs = global_programs(
+        model, layout, structure, plate, num_records, private_size=spec.private_size
+    )
+    run = RowRun(model, plate, num_records, enumeration_dim(structure))
+    term = rows_program(run, layout, programs.constrained, 1)
+    require_no_closure(term, layout, num_records)
+    return _Parts(plate, num_records, structure, programs, term)
+
+
+def _require_size_from_shape(
+    spec: _Spec, structure: Structure, plate: str, num_records: int
+) -> None:
+    longer = read_structure(spec.model, spec.layout, init_to_uniform(), rows=num_records + 1)
+    if choose_plate(longer, spec.data_plate) != (plate, num_records + 1):
+        raise UnsupportedModelError(
+            f"the number of records is private under add_remove, but plate `{plate}` takes its "
+            "size from a constant: use `x.shape[0]` of a record argument"
+        )
+    changed = [k for k, s in structure.latents.items() if longer.latents.get(k) != s]
+    if changed or set(longer.latents) != set(structure.latents):
+        raise UnsupportedModelError(
+            f"the shape of latent site(s) {quoted(changed or sorted(longer.latents))} depends on "
+            "the number of records, which is private under add_remove: use a public constant"
+        )
+
+
+def _check_additive(spec: _Spec, parts: _Parts) -> None:
+    run = RowRun(spec.model, parts.plate, parts.num_records, enumeration_dim(parts.structure))
+    constrained = parts.programs.constrained
+    require_additive(
+        joint=lambda rows: rows_program(run, spec.layout, constrained, rows),
+        term=parts.term,
+        constrain=parts.programs.constrain,
+        latents=parts.structure.latents,
+        draw=partial(_dummy_records, spec.layout),
+    )
+
+
+def _dummy_records(layout: Layout, rng_key: Array, m: int) -> list[Array]:
+    keys = jax.random.split(rng_key, max(len(layout.arrays), 1))
+    return [_dummy(key, leaf.struct(m)) for key, leaf in zip(keys, layout.arrays, strict=False)]
+
+
+def _dummy(key: Array, struct: jax.ShapeDtypeStruct) -> Array:
+    if jnp.issubdtype(struct.dtype, jnp.inexact):
+        return jax.random.uniform(key, struct.shape, minval=0.1, maxval=0.9).astype(struct.dtype)
+    return jax.random.bernoulli(key, 0.5, struct.shape).astype(struct.dtype)
+
+
+def _difference(expected: Layout, got: Layout) -> str:
+    if expected.tree != got.tree:
+        return "another number or nesting of arguments"
+    names = [b.name for a, b in zip(expected.leaves, got.leaves, strict=True) if a != b]
+    return f"argument(s) {quoted(names)}: shape, dtype or public value"

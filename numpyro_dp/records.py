@@ -1,0 +1,296 @@
+"""What of a model's arguments is a record, what is public, and what is neither.
+
+An array whose leading axis is the private plate is data: one row belongs to one person. Python
+numbers, strings, ``None``, functions and whatever the user wraps in :func:`public` are taken as
+known to everybody. Anything else is refused, because guessing wrong would publish somebody's row.
+"""
+
+import functools
+import hashlib
+import inspect
+import pickle
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_dp.errors import UnsupportedModelError
+
+__all__ = ["ArrayLeaf", "FixedLeaf", "Layout", "Public", "as_records", "public", "read_arguments"]
+
+_STATIC_TYPES = (bool, int, float, complex, str, bytes)
+Token: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Public:
+    """A model argument that its owner declared to hold nothing private. Made by :func:`public`."""
+
+    value: Any
+
+    def __repr__(self) -> str:
+        return f"public({type(self.value).__name__})"
+
+
+def public(value: Any) -> Public:
+    """Declare a model argument public: it reaches the model as it is and is never protected.
+
+    Use it for lookup tables, knots of a spline, category names, configuration objects: things
+    known before anybody's data were collected. A number *computed* from the data (a mean, the
+    largest group label) is not public unless it was released by a private mechanism.
+
+    Args:
+        value: any object or pytree; arrays inside are copied, so later edits have no effect.
+
+    Returns:
+        A wrapper to be put in the place of the argument, at any depth of a list or dictionary.
+
+    Privacy:
+        No guarantee covers what is wrapped. It is kept with the model, hashed, and pickled.
+
+    Example:
+        >>> import numpy as np
+        >>> public(np.array([0.0, 0.5, 1.0]))
+        public(ndarray)
+    """
+    return value if isinstance(value, Public) else Public(jax.tree.map(_frozen_copy, value))
+
+
+@dataclass(frozen=True)
+class ArrayLeaf:
+    """An array argument: only its name, shape and dtype are kept, never a value."""
+
+    name: str = field(compare=False)
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def struct(self, rows: int | None = None) -> jax.ShapeDtypeStruct:
+        """Return the abstract array, with ``rows`` rows in place of its own where given."""
+        shape = self.shape if rows is None else (rows, *self.shape[1:])
+        return jax.ShapeDtypeStruct(shape, self.dtype)
+
+
+@dataclass(frozen=True)
+class FixedLeaf:
+    """A public argument: compared through ``token``, which stands for its type and its value."""
+
+    name: str = field(compare=False)
+    token: Token
+    value: Any = field(compare=False, repr=False)
+    declared: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The arguments of a model with the arrays taken out; hashable and comparable by value."""
+
+    tree: Any
+    leaves: tuple[ArrayLeaf | FixedLeaf, ...]
+
+    @functools.cached_property
+    def arrays(self) -> tuple[ArrayLeaf, ...]:
+        """The array arguments in their flat order."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, ArrayLeaf))
+
+    @property
+    def public_names(self) -> tuple[str, ...]:
+        """Names of the arguments that were wrapped in :func:`public`."""
+        return tuple(
+            leaf.name for leaf in self.leaves if isinstance(leaf, FixedLeaf) and leaf.declared
+        )
+
+    def public_arrays(self) -> Iterator[np.ndarray]:
+        """Yield every array inside a public argument."""
+        for leaf in self.leaves:
+            if isinstance(leaf, FixedLeaf) and leaf.declared:
+                for part in jax.tree.leaves(leaf.value):
+                    if isinstance(part, (np.ndarray, jax.Array)) and _is_numeric(part):
+                        yield np.asarray(part)
+
+    def fill(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Rebuild ``(model_args, model_kwargs)`` around the given arrays."""
+        rest = iter(arrays)
+        values = [next(rest) if isinstance(x, ArrayLeaf) else x.value for x in self.leaves]
+        return jax.tree.unflatten(self.tree, values)
+
+    def require_no_listed_data(self, num_records: int) -> None:
+        """Refuse a Python list, tuple or dictionary with one plain value for each record."""
+        args, kwargs = jax.tree.unflatten(self.tree, self.leaves)
+        for part in (p for value in (*args, *kwargs.values()) for p in _listings(value)):
+            leaves = jax.tree.leaves(part)
+            plain = all(isinstance(x, FixedLeaf) and not x.declared for x in leaves)
+            if leaves and plain and len(part) == num_records:
+                name = leaves[0].name.partition("[")[0]
+                raise UnsupportedModelError(
+                    f"argument `{name}` holds a Python {type(part).__name__} with {num_records} "
+                    "entries, one for each record: pass a NumPy or JAX array, or "
+                    f"`numpyro_dp.public({name})` if it holds nothing private"
+                )
+
+    def require_records(self, num_records: int, plate: str) -> None:
+        """Refuse every array argument that has no leading axis of ``num_records`` rows."""
+        for leaf in self.arrays:
+            if leaf.shape[0] == num_records:
+                continue
+            turn = ""
+            if num_records in leaf.shape[1:]:
+                axis = leaf.shape.index(num_records, 1)
+                turn = f"; its axis {axis} has that length: if it holds the records, transpose it"
+            raise UnsupportedModelError(
+                f"argument `{leaf.name}` {leaf.shape} has no record axis (plate `{plate}` has "
+                f"size {num_records}, and the leading axis must be the record){turn}; declare it "
+                f"`numpyro_dp.public({leaf.name})` if it holds nothing private"
+            )
+
+
+def read_arguments(
+    model: Callable[..., Any], model_args: Sequence[Any], model_kwargs: Mapping[str, Any] | None
+) -> tuple[Layout, list[Any]]:
+    """Split the arguments of a model into a layout without values and its flat list of arrays.
+
+    Args:
+        model: the model, whose signature gives the names used in messages.
+        model_args: its positional arguments.
+        model_kwargs: its keyword arguments.
+
+    Returns:
+        The layout, and the arrays in its order (unconverted, so that nothing is copied).
+
+    Raises:
+        UnsupportedModelError: for an argument that is neither an array, a plain Python value nor
+            wrapped in :func:`public`, for array scalars and for arrays without rows.
+    """
+    pair = (tuple(model_args), dict(model_kwargs or {}))
+    paths, tree = jax.tree_util.tree_flatten_with_path(pair)
+    names = _parameter_names(model, *pair)
+    leaves: list[ArrayLeaf | FixedLeaf] = []
+    arrays: list[Any] = []
+    for path, value in paths:
+        leaf = _read_leaf(_path_name(path, names), value)
+        leaves.append(leaf)
+        if isinstance(leaf, ArrayLeaf):
+            arrays.append(value)
+    return Layout(tree, tuple(leaves)), arrays
+
+
+def as_records(layout: Layout, arrays: Sequence[Any]) -> list[jax.Array]:
+    """Return the arrays as JAX arrays with the dtypes that the layout was read with."""
+    return [jnp.asarray(a, leaf.dtype) for leaf, a in zip(layout.arrays, arrays, strict=True)]
+
+
+def _listings(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple, dict)):
+        yield value
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _listings(part)
+
+
+def _is_array_like(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Public))
+
+
+def _is_numeric(value: Any) -> bool:
+    dtype = value.dtype
+    return not jnp.issubdtype(dtype, jax.dtypes.extended) and (
+        jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
+    )
+
+
+def _read_leaf(name: str, value: Any) -> ArrayLeaf | FixedLeaf:
+    if isinstance(value, Public):
+        return FixedLeaf(name, _public_token(value.value), value.value, declared=True)
+    if isinstance(value, np.generic) or (_is_array_like(value) and value.ndim == 0):
+        raise UnsupportedModelError(
+            f"argument `{name}` is an array scalar, perhaps computed from the data: pass a Python "
+            f"number, or `numpyro_dp.public({name})` if it is public"
+        )
+    if _is_array_like(value):
+        return _read_array(name, value)
+    if isinstance(value, _STATIC_TYPES) or callable(value):
+        return FixedLeaf(name, _static_token(value), value, declared=False)
+    raise UnsupportedModelError(
+        f"argument `{name}` is a {type(value).__name__}: pass NumPy or JAX arrays (or "
+        f"`numpyro_dp.public({name})` if it holds nothing private)"
+    )
+
+
+def _read_array(name: str, value: Any) -> ArrayLeaf:
+    if isinstance(value, np.ma.MaskedArray):
+        raise UnsupportedModelError(
+            f"argument `{name}` is a masked array, whose mask JAX would drop: pass the values and "
+            "a Boolean mask as two arrays"
+        )
+    if not _is_numeric(value):
+        raise UnsupportedModelError(
+            f"argument `{name}` is an array of dtype {value.dtype}: encode it as numbers (integer "
+            "codes for categories)"
+        )
+    if value.shape[0] == 0:
+        raise UnsupportedModelError(
+            f"argument `{name}` {value.shape} has no rows: a private posterior needs at least one "
+            "record, so check how the data were loaded"
+        )
+    return ArrayLeaf(name, tuple(value.shape), np.dtype(jax.dtypes.canonicalize_dtype(value.dtype)))
+
+
+def _parameter_names(
+    model: Callable[..., Any], model_args: Sequence[Any], model_kwargs: Mapping[str, Any]
+) -> list[str]:
+    try:
+        bound = inspect.signature(model).bind_partial(*model_args, **model_kwargs)
+    except (TypeError, ValueError):
+        return [f"model_args[{i}]" for i in range(len(model_args))]
+    names: list[str] = []
+    for key, parameter in bound.signature.parameters.items():
+        if key not in bound.arguments or key in model_kwargs:
+            continue
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            names += [f"{key}[{i}]" for i in range(len(bound.arguments[key]))]
+        elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            names.append(key)
+    return names
+
+
+def _path_name(path: tuple[Any, ...], names: list[str]) -> str:
+    which, first, *rest = path
+    if which.idx == 0 and first.idx < len(names):
+        root = names[first.idx]
+    else:
+        root = f"model_args[{first.idx}]" if which.idx == 0 else str(first.key)
+    return root + jax.tree_util.keystr(tuple(rest))
+
+
+def _frozen_copy(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    copy = value.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def _static_token(value: Any) -> Token:
+    # repr tells 1 from True from 1.0, and a NaN from nothing else: == does neither.
+    if value is None or isinstance(value, _STATIC_TYPES):
+        return (type(value), repr(value))
+    return (type(value), value if isinstance(value, Hashable) else id(value))
+
+
+def _public_token(value: Any) -> Token:
+    leaves, tree = jax.tree.flatten(value)
+    return (tree, *map(_public_leaf_token, leaves))
+
+
+def _public_leaf_token(value: Any) -> Token:
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)) and _is_numeric(value):
+        array = np.ascontiguousarray(np.asarray(value))
+        return (array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).hexdigest())
+    if isinstance(value, _STATIC_TYPES):
+        return _static_token(value)
+    try:
+        return (type(value), hashlib.sha256(pickle.dumps(value)).hexdigest())
+    except Exception:
+        # Not picklable: only the very same object counts as equal.
+        return (type(value), id(value))
