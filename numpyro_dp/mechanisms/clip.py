@@ -1,0 +1,86 @@
+"""Clipped integer contributions of records and their exact sum.
+
+A record's contribution is an integer vector whose norm is bounded by an exact check on the very
+integers that are added, so rounding, float factors and summation order need no argument.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float32, Int32, UInt32
+
+from numpyro_dp.mechanisms.lattice import EXACT_FLOAT32, Lattice
+
+__all__ = ["integer_sum"]
+
+# 2^32 over the golden ratio: consecutive rows get well-spread offsets.
+_GOLDEN = 2_654_435_769
+_UNDERFLOW = 1e-30
+
+
+def integer_sum(
+    lattice: Lattice,
+    vectors: Float32[Array, "rows dim"],
+    rows: Int32[Array, " rows"],
+    mask: Bool[Array, " rows"],
+    dither_words: UInt32[Array, " dim_or_none"],
+) -> Int32[Array, " dim"]:
+    """Sum of the clipped, rounded vectors of a block of records, in lattice units.
+
+    Args:
+        lattice: the plan.
+        vectors: one record's vector a row.
+        rows: row *numbers* in the data; the dither must not depend on the place in the batch.
+        mask: False for padding.
+        dither_words: one random word a coordinate when ``lattice.dither``.
+
+    Returns:
+        int32 sums, exact; a masked, non-finite or overflowing record adds exactly zero.
+
+    Privacy: every row's contribution is a function of that record and its row number alone and
+    has integer norm at most ``sqrt(lattice.squared_bound)``. The number of rows must not exceed
+    ``lattice.exact_rows``.
+
+    Raises:
+        ValueError: for more rows than float32 adds exactly.
+    """
+    if vectors.shape[0] > lattice.exact_rows:
+        raise ValueError(
+            f"{vectors.shape[0]} rows are more than float32 adds exactly on this lattice "
+            f"({lattice.exact_rows}): sum them in blocks"
+        )
+    squared = jnp.sum(vectors * vectors, axis=1)
+    usable = jnp.isfinite(squared) & mask
+    per_unit = jnp.float32(1 / lattice.scale)
+    shrink = jnp.float32(lattice.cap) * lax.rsqrt(jnp.maximum(squared, _UNDERFLOW))
+    factor = jnp.minimum(per_unit, shrink)[:, None]
+    # The selection comes before rounding: 0 * NaN is NaN, and NaN has no integer.
+    shrunk = jnp.where(usable[:, None], vectors * factor, 0)
+    if lattice.dither:
+        integers = jnp.floor(shrunk + _offsets(rows, dither_words))
+    else:
+        integers = jnp.rint(shrunk)
+    good = usable & _within(lattice.squared_bound, integers)
+    # A product reads `integers` from memory. A fused `where(good, integers, 0).sum(0)` would round
+    # a second time, and the two roundings may differ by a unit.
+    total = jnp.matmul(good.astype(jnp.float32), integers, precision=lax.Precision.HIGHEST)
+    return total.astype(jnp.int32)
+
+
+def _offsets(
+    rows: Int32[Array, " rows"], words: UInt32[Array, " dim"]
+) -> Float32[Array, "rows dim"]:
+    """Offsets in [0, 1), uniform in every place and evenly spread over the rows."""
+    mixed = (rows.astype(jnp.uint32) * jnp.uint32(_GOLDEN))[:, None] + words
+    return (mixed >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
+
+
+def _within(squared_bound: int, integers: Float32[Array, "rows dim"]) -> Bool[Array, " rows"]:
+    """Whether each row's squared norm is at most ``squared_bound``, without rounding."""
+    squares = jnp.sum(integers * integers, axis=1)
+    if squared_bound < EXACT_FLOAT32:
+        # Below 2^24 float32 sums of squares are exact in any order, and they only grow.
+        return squares <= squared_bound
+    # Far enough from 2^32 for the float sum to vouch that the exact one did not wrap.
+    words = integers.astype(jnp.int32).astype(jnp.uint32)
+    exact = jnp.sum(words * words, axis=1, dtype=jnp.uint32)
+    return (squares <= 2.0**31) & (exact <= jnp.uint32(squared_bound))

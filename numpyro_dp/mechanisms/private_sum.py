@@ -1,0 +1,363 @@
+"""The one object through which gradients leave the data: a noisy clipped sum of record vectors.
+
+Sampler, clip, sensitivity, noise and accounting event are one frozen value, so that they cannot
+disagree.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Float32, Int32, Key, UInt32
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting.events import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    TotalVariation,
+)
+from numpyro_dp.mechanisms.clip import integer_sum
+from numpyro_dp.mechanisms.lattice import Lattice, choose_lattice, floor_noise
+from numpyro_dp.mechanisms.random import word_pairs
+from numpyro_dp.mechanisms.subsample import PoissonSampler
+
+__all__ = ["PrivateSum"]
+
+RecordVector = Callable[[list[Array]], Float[Array, " dim"]]
+Words = tuple[UInt32[Array, " words"], UInt32[Array, " words"]]
+
+_OVERFLOW = 1e-12
+_CLIP_NORMS = 2.0**-40, 2.0**40
+_SCAN_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class PrivateSum:
+    """A noisy clipped sum over a Poisson batch, released on the integer lattice.
+
+    Made by :meth:`create`; every field is a Python scalar or a frozen value of scalars, fixed
+    before any data is seen.
+
+    Args:
+        num_records: records in the data.
+        dim: coordinates of a record's vector.
+        sampling_rate: chance of each record to be in a batch; 1 for full batches.
+        clip_norm: L2 bound on a record's (scaled) vector.
+        noise_multiplier: standard deviation of the noise over ``clip_norm``.
+        microbatch_size: most record vectors held in memory at once.
+        max_records: public bound on ``num_records`` where that is private itself.
+        scale: public weights of the coordinates; ``scale * vector`` is what is clipped.
+        sampler: how batches are drawn; ``None`` for full batches.
+        lattice: how the sum is rounded and noised; ``None`` when privacy is switched off.
+
+    Privacy: one release is the Gaussian mechanism at ``noise_multiplier``, Poisson-subsampled at
+    ``sampling_rate``, up to ``tv_per_step`` in total variation. A record's contribution is an
+    integer vector of norm at most Q = lattice.radius, checked exactly; one that is not finite
+    contributes zero. The sensitivity of the integer sum is Q under ``zero_out`` and
+    ``add_remove`` and 2Q under ``replace_one``, and the noise is floor(Z), Z of standard
+    deviation at least noise_multiplier·Q, so that f + floor(Z) = floor(f + Z) is post-processing
+    of the Gaussian mechanism. Batch, batch size and failed checks are never released.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> mean = PrivateSum.create(num_records=100, dim=2, sampling_rate=0.5, clip_norm=1.0,
+        ...                          noise_multiplier=2.0, num_steps=10, delta=1e-5)
+        >>> mean.release(jax.random.key(0), lambda record: record[0][0], [jnp.ones((100, 2))]).shape
+        (2,)
+    """
+
+    num_records: int
+    dim: int
+    sampling_rate: float
+    clip_norm: float
+    noise_multiplier: float
+    microbatch_size: int | None
+    max_records: int | None
+    scale: tuple[float, ...] | None
+    sampler: PoissonSampler | None
+    lattice: Lattice | None
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        num_records: int,
+        dim: int,
+        sampling_rate: float,
+        clip_norm: float,
+        noise_multiplier: float,
+        num_steps: int,
+        delta: float,
+        microbatch_size: int | None = None,
+        max_records: int | None = None,
+        scale: tuple[float, ...] | None = None,
+    ) -> "PrivateSum":
+        """Fix batches, lattice and noise for a run.
+
+        Args:
+            num_records: records in the data.
+            dim: coordinates of a record's vector.
+            sampling_rate: in (0, 1]; 1 means every record at every step.
+            clip_norm: in (0, inf) in units of the scaled vector; inf together with
+                ``noise_multiplier=0`` switches privacy off.
+            noise_multiplier: noise standard deviation over ``clip_norm``.
+            num_steps: all steps that will touch the data, chains and warm-up included; rooms and
+                tables are sized for it.
+            delta: the run's δ, which what the arithmetic adds must stay well below.
+            microbatch_size: most record vectors held in memory at once.
+            max_records: public bound on ``num_records`` where that is private (``add_remove``).
+            scale: public positive weights, one a coordinate (blocks, or the root of a
+                preconditioner), undone after the release.
+
+        Raises:
+            ValueError: naming the argument that is out of range, or when the noise is too large
+                or too small for the lattice.
+        """
+        shape = _checked_shape(num_records, dim, sampling_rate, microbatch_size, max_records, scale)
+        num_records, sampling_rate, sized_for = shape
+        num_steps = _validate.positive_int("num_steps", num_steps)
+        if _validate.probability("delta", delta) == 0:
+            raise ValueError("delta must be positive: Gaussian noise has no guarantee at delta 0")
+        private = _checked_noise(clip_norm, noise_multiplier)
+        sampler, rows = None, sized_for
+        if sampling_rate < 1:
+            overflow = min(_OVERFLOW, 1e-3 * delta / num_steps)
+            sampler = PoissonSampler.create(num_records, sampling_rate, overflow, max_records)
+            rows = sampler.room
+        lattice = None
+        if private:
+            lattice = choose_lattice(
+                dim=dim,
+                clip_norm=clip_norm,
+                noise_multiplier=noise_multiplier,
+                expected_batch=sampling_rate * sized_for,
+                max_rows=rows,
+                precise=num_steps * dim * 2.0**-49 > 1e-3 * delta,
+            )
+        return cls(
+            num_records=num_records,
+            dim=int(dim),
+            sampling_rate=sampling_rate,
+            clip_norm=float(clip_norm),
+            noise_multiplier=float(noise_multiplier),
+            microbatch_size=microbatch_size,
+            max_records=max_records,
+            scale=scale,
+            sampler=sampler,
+            lattice=lattice,
+        )
+
+    @property
+    def is_private(self) -> bool:
+        """False on the float path, which has no guarantee."""
+        return self.lattice is not None
+
+    @property
+    def expected_batch(self) -> float:
+        """Expected number of records in a batch, from the public bound where N is private."""
+        return self.sampling_rate * (self.max_records or self.num_records)
+
+    @property
+    def room(self) -> int:
+        """Places of a batch, padding included."""
+        return self.num_records if self.sampler is None else self.sampler.room
+
+    @property
+    def tv_per_step(self) -> float:
+        """Total variation of one release to the ideal mechanism: tables and overflowing rooms."""
+        noise = 0.0 if self.lattice is None else self.dim * self.lattice.tv
+        return noise + (0.0 if self.sampler is None else self.sampler.tv)
+
+    def event(self, num_steps: int) -> DpEvent:
+        """What ``num_steps`` releases cost, each with fresh batch and noise.
+
+        Args:
+            num_steps: releases, over all chains and warm-up.
+
+        Returns:
+            Composed Poisson-subsampled Gaussian events and one ``TotalVariation``;
+            ``NonPrivateDpEvent`` on the float path.
+        """
+        num_steps = _validate.positive_int("num_steps", num_steps)
+        if self.lattice is None:
+            return NonPrivateDpEvent()
+        step: DpEvent = GaussianDpEvent(self.noise_multiplier)
+        if self.sampler is not None:
+            step = PoissonSampledDpEvent(self.sampling_rate, step)
+        distance = min(1.0, num_steps * self.tv_per_step)
+        return ComposedDpEvent([SelfComposedDpEvent(step, num_steps), TotalVariation(distance)])
+
+    def release(
+        self, key: Key[Array, ""], record_vector: RecordVector, records: list[Array]
+    ) -> Float[Array, " dim"]:
+        """One noisy sum over a fresh batch, divided by the sampling rate.
+
+        Args:
+            key: one typed key, used for this release and never again.
+            record_vector: maps the leaves of one record (each with leading axis 1) to its vector.
+            records: leaves with leading axis ``num_records``.
+
+        Returns:
+            float32 estimate of the sum over all records of their clipped vectors; on the float
+            path the un-noised sum in the vectors' own type.
+
+        Raises:
+            ValueError: when ``records`` does not hold ``num_records`` records.
+        """
+        if any(leaf.shape[:1] != (self.num_records,) for leaf in records):
+            raise ValueError(
+                f"every record array must have leading axis num_records={self.num_records}, got "
+                f"shapes {[leaf.shape for leaf in records]}: pass the arrays the sum was made for"
+            )
+        (batch_words, dither_words, noise_words) = self._words(key)
+        batch = None if self.sampler is None else self.sampler.draw(*batch_words)
+        if self.lattice is None:
+            total = self._total(record_vector, records, batch, _float_sum)
+            return total / self.sampling_rate
+        scale = None if self.scale is None else jnp.array(self.scale, jnp.float32)
+        lattice = self.lattice
+
+        def scaled(record: list[Array]) -> Float32[Array, " dim"]:
+            vector = record_vector(record).astype(jnp.float32)
+            return vector if scale is None else vector * scale
+
+        def block_sum(
+            vectors: Float32[Array, "rows dim"],
+            rows: Int32[Array, " rows"],
+            mask: Bool[Array, " rows"],
+        ) -> Int32[Array, " dim"]:
+            return integer_sum(lattice, vectors, rows, mask, dither_words[0])
+
+        total = self._total(scaled, records, batch, block_sum)
+        noisy = (total + floor_noise(lattice, *noise_words)).astype(jnp.float32)
+        released = (noisy - lattice.mean) * (lattice.scale / self.sampling_rate)
+        return released if scale is None else released / scale
+
+    def _words(self, key: Key[Array, ""]) -> tuple[Words, Words, Words]:
+        """Words for batch, dither and noise, from one pass of the generator."""
+        batch = 0 if self.sampler is None else self.sampler.words
+        dither = self.dim if self.lattice is not None and self.lattice.dither else 0
+        noise = 0 if self.lattice is None else self.dim * self.lattice.draws
+        if batch + dither + noise == 0:
+            empty = jnp.zeros(0, jnp.uint32)
+            return (empty, empty), (empty, empty), (empty, empty)
+        first, second = word_pairs(key, batch + dither + noise)
+
+        def part(start: int, size: int) -> Words:
+            return first[start : start + size], second[start : start + size]
+
+        return part(0, batch), part(batch, dither), part(batch + dither, noise)
+
+    def _rows_at_once(self) -> int:
+        """Rows of one block: within memory, and within what float32 adds exactly."""
+        room = self.room
+        if self.lattice is not None and room > self.lattice.exact_rows:
+            room = min(self.lattice.exact_rows, _SCAN_ROWS)
+        return min(room, self.microbatch_size or room)
+
+    def _total(
+        self,
+        vector: RecordVector,
+        records: list[Array],
+        batch: tuple[Int32[Array, " room"], Bool[Array, " room"]] | None,
+        block_sum: Callable[..., Array],
+    ) -> Array:
+        """The sum over the batch, by blocks of rows when it is too large for one."""
+        size = self._rows_at_once()
+        blocks = -(-self.room // size)
+        if batch is not None and blocks > 1:
+            padding = (0, blocks * size - self.room)
+            batch = jnp.pad(batch[0], padding), jnp.pad(batch[1], padding)
+
+        def one_block(number: int | Int32[Array, ""]) -> Array:
+            leaves, rows, mask = _block(records, batch, number, size, self.num_records)
+            return block_sum(jax.vmap(vector)(leaves), rows, mask)
+
+        if blocks == 1:
+            return one_block(0)
+
+        def add(total: Array, number: Int32[Array, ""]) -> tuple[Array, None]:
+            return total + one_block(number), None
+
+        like = jax.eval_shape(one_block, 0)
+        numbers = jnp.arange(blocks, dtype=jnp.int32)
+        return lax.scan(add, jnp.zeros(like.shape, like.dtype), numbers)[0]
+
+
+def _block(
+    records: list[Array],
+    batch: tuple[Int32[Array, " places"], Bool[Array, " places"]] | None,
+    number: int | Int32[Array, ""],
+    size: int,
+    num_records: int,
+) -> tuple[list[Array], Int32[Array, " rows"], Bool[Array, " rows"]]:
+    """Records of block ``number`` (each with leading axis 1), their row numbers and mask."""
+    if batch is not None:
+        rows = lax.dynamic_slice_in_dim(batch[0], number * size, size)
+        mask = lax.dynamic_slice_in_dim(batch[1], number * size, size)
+        return [leaf[rows][:, None] for leaf in records], rows, mask
+    # The last block reaches back over rows already summed, which are masked: padding would copy
+    # the data.
+    start = jnp.minimum(number * size, num_records - size)
+    rows = start + jnp.arange(size, dtype=jnp.int32)
+    leaves = [lax.dynamic_slice_in_dim(leaf, start, size)[:, None] for leaf in records]
+    return leaves, rows, rows >= number * size
+
+
+def _float_sum(
+    vectors: Float[Array, "rows dim"], rows: Int32[Array, " rows"], mask: Bool[Array, " rows"]
+) -> Float[Array, " dim"]:
+    return jnp.where(mask[:, None], vectors, 0).sum(0)
+
+
+def _checked_shape(
+    num_records: int,
+    dim: int,
+    sampling_rate: float,
+    microbatch_size: int | None,
+    max_records: int | None,
+    scale: tuple[float, ...] | None,
+) -> tuple[int, float, int]:
+    """Records, rate, and the public number of records that everything is sized for."""
+    num_records = _validate.positive_int("num_records", num_records)
+    dim = _validate.positive_int("dim", dim)
+    sampling_rate = _validate.rate("sampling_rate", sampling_rate)
+    sized_for = num_records
+    if microbatch_size is not None:
+        _validate.positive_int("microbatch_size", microbatch_size)
+    if max_records is not None:
+        sized_for = _validate.positive_int("max_records", max_records)
+        if sized_for < num_records:
+            raise ValueError("max_records is smaller than the data: give a public upper bound")
+    if scale is not None:
+        if not isinstance(scale, tuple) or len(scale) != dim:
+            raise ValueError(f"scale must be a tuple of dim={dim} positive numbers")
+        for weight in scale:
+            _validate.positive("scale", weight)
+    return num_records, sampling_rate, sized_for
+
+
+def _checked_noise(clip_norm: float, noise_multiplier: float) -> bool:
+    """Whether the sum is private; refuses one of clip and noise without the other."""
+    _validate.nonnegative("noise_multiplier", noise_multiplier)
+    if noise_multiplier == 0 and clip_norm == math.inf:
+        return False
+    if noise_multiplier == 0 or clip_norm == math.inf:
+        raise ValueError(
+            "noise_multiplier=0 and clip_norm=inf switch privacy off together, for tests: either "
+            "one alone has no guarantee; give a positive noise_multiplier and a finite clip_norm"
+        )
+    low, high = _CLIP_NORMS
+    if not low <= _validate.positive("clip_norm", clip_norm) <= high:
+        raise ValueError(
+            f"clip_norm must lie in [2^-40, 2^40], got {clip_norm!r}: float32 gradients outside "
+            "are not clipped usefully; rescale the model"
+        )
+    return True
