@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array
 from numpyro.distributions import biject_to
 
@@ -101,7 +102,7 @@ def draw_position(
         return (tries + 1, *attempt(key))
 
     state = (jnp.asarray(1), *attempt(rng_key))
-    if not isinstance(state[3], jax.core.Tracer) and bool(state[3]):
+    if not isinstance(state[3], Tracer) and bool(state[3]):
         return state[2]
     return jax.lax.while_loop(again, step, state)[2]
 

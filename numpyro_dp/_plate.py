@@ -123,7 +123,7 @@ def run_whole(
     if unconstrained is None:
         body = handlers.substitute(seeded, substitute_fn=strategy)
     else:
-        body = _unconstrain_params(seeded, unconstrained)
+        body = _unconstrain_params(seeded, dict(unconstrained))
     args, kwargs = arguments
     return handlers.trace(body).get_trace(*args, **kwargs), whole.sizes
 

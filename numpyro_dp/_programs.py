@@ -147,7 +147,7 @@ def _require_same(whole: _Labelled, longer: _Labelled, plate: str) -> dict[str, 
 
 
 def rows_program(run: RowRun, layout: Layout, constrained: Mapping[str, Any], rows: int) -> Pruned:
-    """Trace the model on ``rows`` records at constrained latents; refuse randomness and effects."""
+    """Trace the model on ``rows`` records at constrained latents; refuse random numbers."""
 
     def term(values: dict[str, Any], arrays: list[Any], key: jax.Array) -> jax.Array:
         return run(values, layout.fill(arrays), key, rows)
@@ -160,11 +160,6 @@ def rows_program(run: RowRun, layout: Layout, constrained: Mapping[str, Any], ro
         raise UnsupportedModelError(
             f"the log likelihood of one record has shape {program.out.shape} instead of a single "
             "number: give batch dimensions inside a record a plate of their own"
-        )
-    if program.closed.jaxpr.effects:
-        raise UnsupportedModelError(
-            "the model has side effects (`jax.debug.print` or a callback), which would show "
-            "single records: take them out"
         )
     if pruned.used[-1]:
         raise UnsupportedModelError(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import eval_jaxpr
 from jax.extend import core as jax_core
 from jax.interpreters import partial_eval
 
@@ -24,7 +25,7 @@ class Program(NamedTuple):
 
     def __call__(self, flat_inputs: Sequence[Any]) -> list[Any]:
         """Evaluate at flat inputs; returns the flat outputs."""
-        return jax.core.eval_jaxpr(self.closed.jaxpr, self.closed.consts, *flat_inputs)
+        return eval_jaxpr(self.closed.jaxpr, self.closed.consts, *flat_inputs)
 
 
 class Pruned(NamedTuple):
@@ -37,7 +38,7 @@ class Pruned(NamedTuple):
     def __call__(self, flat_inputs: Sequence[Any]) -> list[Any]:
         """Evaluate at the leading inputs of the program; unused ones may be missing at the end."""
         used = [x for x, needed in zip(flat_inputs, self.used, strict=False) if needed]
-        return jax.core.eval_jaxpr(self.jaxpr, self.consts, *used)
+        return eval_jaxpr(self.jaxpr, self.consts, *used)
 
 
 def trace_program(function: Callable[..., Any], *structs: Any) -> Program:

@@ -2,13 +2,14 @@
 
 import linecache
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from numpyro.distributions import biject_to
 
@@ -26,10 +27,12 @@ __all__ = [
     "key_struct",
     "quoted",
     "read_structure",
+    "require_private_size",
     "require_supported_sites",
 ]
 
-_LIBRARIES = tuple(str(Path(file).parent) for file in (jax.__file__, numpyro.__file__, __file__))
+_QUOTABLE = tuple(str(Path(file).parent) for file in (jax.__file__, numpyro.__file__, __file__))
+_LIBRARIES = (*_QUOTABLE, str(Path(np.__file__).parent))
 _VALUE_ERRORS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -71,7 +74,7 @@ def quoted(names: Iterator[str] | Sequence[str]) -> str:
 
 
 @contextmanager
-def explained(plate: str | None = None, rows: int = 1) -> Iterator[None]:
+def explained(plate: str | None = None, rows: int = 1) -> Generator[None]:
     """Turn whatever a traced model raises into a message with cause and remedy.
 
     ``plate`` is given when the model is being run on a few of its rows. The text of an error is
@@ -102,7 +105,7 @@ def explained(plate: str | None = None, rows: int = 1) -> Iterator[None]:
 
 def _summary(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    quotable = bool(frames) and frames[-1].filename.startswith(_LIBRARIES)
+    quotable = bool(frames) and frames[-1].filename.startswith(_QUOTABLE)
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if quotable and lines else type(error).__name__
 
@@ -141,6 +144,11 @@ def read_structure(
     structs = [leaf.struct(rows) for leaf in layout.arrays]
     with explained():
         program = trace_program(outline, structs, key_struct())
+    if program.closed.jaxpr.effects:
+        raise UnsupportedModelError(
+            "the model has side effects (`jax.debug.print` or a callback), which would show "
+            "single records: take them out"
+        )
     terms, latents = program.out
     sites, sizes = found[-1]
     uses = _array_use(program, sorted(terms), len(structs))
@@ -242,6 +250,28 @@ def _only_plate(sizes: Mapping[str, int], observed: Sequence[Site]) -> str:
             "them into one plate, one slice per person"
         )
     return used[0]
+
+
+def require_private_size(
+    structure: Structure, longer: Structure, plate: str, data_plate: str | None
+) -> None:
+    """Refuse a plate of constant size, or latents whose shape tells the number of records.
+
+    ``longer`` is the structure on one record more.
+    """
+    _, size = choose_plate(structure, data_plate)
+    if choose_plate(longer, data_plate) != (plate, size + 1):
+        raise UnsupportedModelError(
+            f"the number of records is private under add_remove, but plate `{plate}` takes its "
+            "size from a constant: use `x.shape[0]` of a record argument"
+        )
+    names = sorted({*structure.latents, *longer.latents})
+    changed = [n for n in names if structure.latents.get(n) != longer.latents.get(n)]
+    if changed:
+        raise UnsupportedModelError(
+            f"the shape of latent site(s) {quoted(changed)} depends on the number of records, "
+            "which is private under add_remove: use a public constant"
+        )
 
 
 def require_supported_sites(structure: Structure, plate: str) -> None:

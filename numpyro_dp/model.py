@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
-from numpyro_dp._additive import require_additive
+from numpyro_dp._additive import dummy_records, require_additive
 from numpyro_dp._initial import draw_position, initial_program
 from numpyro_dp._plate import RowRun
 from numpyro_dp._programs import (
@@ -32,6 +32,7 @@ from numpyro_dp._structure import (
     enumeration_dim,
     quoted,
     read_structure,
+    require_private_size,
     require_supported_sites,
 )
 from numpyro_dp.errors import UnsupportedModelError
@@ -259,7 +260,7 @@ class PrivateModel:
 
     def dummy_records(self, rng_key: Array, m: int) -> list[Array]:
         """Make up ``m`` records of the right shapes: floats in (0.1, 0.9), the rest 0 or 1."""
-        return _dummy_records(self._spec.layout, rng_key, m)
+        return dummy_records(self._spec.layout, rng_key, m)
 
     def _position(self, z: Position) -> list[Array]:
         latents = self._parts.structure.latents
@@ -337,7 +338,8 @@ def _split(spec: _Spec) -> _Parts:
     layout.require_records(num_records, plate)
     layout.require_no_listed_data(num_records)
     if spec.private_size:
-        _require_size_from_shape(spec, structure, plate, num_records)
+        longer = read_structure(model, layout, init_to_uniform(), rows=num_records + 1)
+        require_private_size(structure, longer, plate, spec.data_plate)
     programs = global_programs(
         model, layout, structure, plate, num_records, private_size=spec.private_size
     )
@@ -345,23 +347,6 @@ def _split(spec: _Spec) -> _Parts:
     term = rows_program(run, layout, programs.constrained, 1)
     require_no_closure(term, layout, num_records)
     return _Parts(plate, num_records, structure, programs, term)
-
-
-def _require_size_from_shape(
-    spec: _Spec, structure: Structure, plate: str, num_records: int
-) -> None:
-    longer = read_structure(spec.model, spec.layout, init_to_uniform(), rows=num_records + 1)
-    if choose_plate(longer, spec.data_plate) != (plate, num_records + 1):
-        raise UnsupportedModelError(
-            f"the number of records is private under add_remove, but plate `{plate}` takes its "
-            "size from a constant: use `x.shape[0]` of a record argument"
-        )
-    changed = [k for k, s in structure.latents.items() if longer.latents.get(k) != s]
-    if changed or set(longer.latents) != set(structure.latents):
-        raise UnsupportedModelError(
-            f"the shape of latent site(s) {quoted(changed or sorted(longer.latents))} depends on "
-            "the number of records, which is private under add_remove: use a public constant"
-        )
 
 
 def _check_additive(spec: _Spec, parts: _Parts) -> None:
@@ -372,19 +357,8 @@ def _check_additive(spec: _Spec, parts: _Parts) -> None:
         term=parts.term,
         constrain=parts.programs.constrain,
         latents=parts.structure.latents,
-        draw=partial(_dummy_records, spec.layout),
+        draw=partial(dummy_records, spec.layout),
     )
-
-
-def _dummy_records(layout: Layout, rng_key: Array, m: int) -> list[Array]:
-    keys = jax.random.split(rng_key, max(len(layout.arrays), 1))
-    return [_dummy(key, leaf.struct(m)) for key, leaf in zip(keys, layout.arrays, strict=False)]
-
-
-def _dummy(key: Array, struct: jax.ShapeDtypeStruct) -> Array:
-    if jnp.issubdtype(struct.dtype, jnp.inexact):
-        return jax.random.uniform(key, struct.shape, minval=0.1, maxval=0.9).astype(struct.dtype)
-    return jax.random.bernoulli(key, 0.5, struct.shape).astype(struct.dtype)
 
 
 def _difference(expected: Layout, got: Layout) -> str:
