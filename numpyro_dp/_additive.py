@@ -21,7 +21,10 @@ _FINITE_TRIES = 4
 # Rounding alone stays below 3e-7 on the CPU; accelerators multiply matrices with 10-bit mantissas.
 _CPU_TOLERANCE, _TOLERANCE = 1e-4, 2e-3
 # The program runs a few times on three rows: compiling it is all that costs.
-_QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+_QUICK: dict[str, str | bool] = {
+    "xla_backend_optimization_level": "0",
+    "xla_llvm_disable_expensive_passes": True,
+}
 
 
 def dummy_records(layout: Layout, rng_key: Array, m: int) -> list[Array]:

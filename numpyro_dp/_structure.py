@@ -253,18 +253,20 @@ def _only_plate(sizes: Mapping[str, int], observed: Sequence[Site]) -> str:
 
 
 def require_private_size(
-    structure: Structure, longer: Structure, plate: str, data_plate: str | None
+    structure: Structure, read_longer: Callable[[], Structure], plate: str, data_plate: str | None
 ) -> None:
     """Refuse a plate of constant size, or latents whose shape tells the number of records.
 
-    ``longer`` is the structure on one record more.
+    ``read_longer`` reads the structure on one record more.
     """
     _, size = choose_plate(structure, data_plate)
-    if choose_plate(longer, data_plate) != (plate, size + 1):
-        raise UnsupportedModelError(
-            f"the number of records is private under add_remove, but plate `{plate}` takes its "
-            "size from a constant: use `x.shape[0]` of a record argument"
-        )
+    try:
+        longer = read_longer()
+        from_shape = choose_plate(longer, data_plate) == (plate, size + 1)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(_constant_size_message(plate)) from error
+    if not from_shape:
+        raise UnsupportedModelError(_constant_size_message(plate))
     names = sorted({*structure.latents, *longer.latents})
     changed = [n for n in names if structure.latents.get(n) != longer.latents.get(n)]
     if changed:
@@ -272,6 +274,13 @@ def require_private_size(
             f"the shape of latent site(s) {quoted(changed)} depends on the number of records, "
             "which is private under add_remove: use a public constant"
         )
+
+
+def _constant_size_message(plate: str) -> str:
+    return (
+        f"the number of records is private under add_remove, but plate `{plate}` (or an array in "
+        "it) takes its size from a constant: use `x.shape[0]` of a record argument"
+    )
 
 
 def require_supported_sites(structure: Structure, plate: str) -> None:

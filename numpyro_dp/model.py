@@ -105,7 +105,7 @@ class PrivateModel:
         >>> split.plate, split.num_records, split.latents
         ('people', 5, ('mean',))
         >>> (row,) = split.records((jnp.arange(5.0),), {})
-        >>> float(split.record_log_likelihood({"mean": 2.0}, [row[2:3]]).round(4))
+        >>> round(float(split.record_log_likelihood({"mean": 2.0}, [row[2:3]])), 4)
         -0.9189
     """
 
@@ -338,8 +338,12 @@ def _split(spec: _Spec) -> _Parts:
     layout.require_records(num_records, plate)
     layout.require_no_listed_data(num_records)
     if spec.private_size:
-        longer = read_structure(model, layout, init_to_uniform(), rows=num_records + 1)
-        require_private_size(structure, longer, plate, spec.data_plate)
+        require_private_size(
+            structure,
+            partial(read_structure, model, layout, init_to_uniform(), rows=num_records + 1),
+            plate,
+            spec.data_plate,
+        )
     programs = global_programs(
         model, layout, structure, plate, num_records, private_size=spec.private_size
     )
