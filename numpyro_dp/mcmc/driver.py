@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.infer
 import tqdm.auto
 from jax import random
@@ -19,8 +18,9 @@ from numpyro.infer import init_to_uniform
 from numpyro_dp.accounting import Accountant, PrivacyReport, privacy_curve
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
+from numpyro_dp.mcmc.keys import as_typed_keys, scrub, seeded_key
 from numpyro_dp.mcmc.loop import collect
-from numpyro_dp.mechanisms import CHACHA20, os_key, scrubbed
+from numpyro_dp.mechanisms import os_key
 from numpyro_dp.model import PrivateModel, private_model
 
 __all__ = ["MCMC"]
@@ -33,6 +33,9 @@ _INSECURE = (
     "secure=False: the noise is a function of the caller's key, so the guarantee holds only if "
     "that key is secret, random and used once"
 )
+
+# Close to the middle of every prior: a private run has few steps to spend on the way to the mode.
+_NEAR_ZERO = init_to_uniform(radius=0.1)
 
 
 class MCMC(numpyro.infer.MCMC):
@@ -115,7 +118,7 @@ class MCMC(numpyro.infer.MCMC):
         self._charges: list[tuple[str, DpEvent]] = []
         self._bound: BoundKernel | None = None
         self._steps_run = 0
-        self._epsilon_table: list[tuple[int, float]] = []
+        self._epsilon_table: tuple[tuple[int, float], ...] = ()
         self._steps_before_chain = 0
         self._lock = threading.Lock()
 
@@ -207,7 +210,7 @@ class MCMC(numpyro.infer.MCMC):
 
     def _charge_and_run(self, rng_key, args, kwargs, extra_fields, init_params) -> None:
         kernel = self.sampler
-        keys = _as_typed_keys(rng_key, self.num_chains)
+        keys = as_typed_keys(rng_key, self.num_chains)
         wall = private_model(kernel.user_model, args, kwargs, data_plate=kernel.data_plate)
         bound = kernel.bind(
             wall,
@@ -221,7 +224,7 @@ class MCMC(numpyro.infer.MCMC):
         resumed = self._warmup_state is not None
         transitions = self.num_samples if resumed else self._collection_params["upper"]
         steps = transitions * bound.steps_per_sample * self.num_chains
-        noise_key = os_key() if self.secure else _seeded(keys)
+        noise_key = os_key() if self.secure else seeded_key(keys)
         if steps:
             self._charge(bound, steps)
         self._bound = self.sampler = bound
@@ -233,22 +236,19 @@ class MCMC(numpyro.infer.MCMC):
 
     def _charge(self, bound: BoundKernel, steps: int) -> None:
         event, label = bound.event(steps), type(self.sampler).__name__
-        self._epsilon_table = self._tabulate_epsilon(bound, steps) if self.progress_bar else []
+        if self.progress_bar:
+            relation = self._accountant.relation
+            self._epsilon_table = _epsilon_table(bound, steps, relation, self.delta)
         condition = None if self.secure else _INSECURE
         self._accountant.charge(event, label=label, condition=condition)
         self._charges.append((label, event))
         self._steps_run += steps
 
     def _initial_positions(self, wall: PrivateModel, keys: Any, init_params: Any) -> dict:
-        strategy = self.sampler.init_strategy or init_to_uniform(radius=0.1)
         several = self.num_chains > 1
         if several and keys.ndim == 0:
             keys = random.split(keys, self.num_chains)
-        drawn = (
-            jax.vmap(lambda k: wall.init(k, strategy))(keys)
-            if several
-            else (wall.init(keys, strategy))
-        )
+        drawn = _draw_positions(wall, self.sampler.init_strategy or _NEAR_ZERO, keys)
         if init_params is None:
             return drawn
         expected = jax.tree.map(jnp.shape, drawn)
@@ -312,7 +312,7 @@ class MCMC(numpyro.infer.MCMC):
 
     def _bar(self, upper: int) -> Any:
         shown = self.progress_bar and upper > 0
-        return tqdm.auto.tqdm(total=upper) if shown else contextlib.nullcontext()
+        return tqdm.auto.tqdm(total=upper, mininterval=0) if shown else contextlib.nullcontext()
 
     def _show(self, bar: Any, done: int, lower: int) -> None:
         phase = self._collection_params["phase"] or ("warmup" if done <= lower else "sample")
@@ -329,21 +329,13 @@ class MCMC(numpyro.infer.MCMC):
         reached = next(epsilon for count, epsilon in table if steps <= count)
         return f"ε={reached:.2f} of {table[-1][1]:.2f} charged"
 
-    def _tabulate_epsilon(self, bound: BoundKernel, steps: int) -> list[tuple[int, float]]:
-        counts = sorted({-(-steps * k // _EPSILON_POINTS) for k in range(1, _EPSILON_POINTS + 1)})
-        relation = self._accountant.relation
-        return [
-            (count, privacy_curve(bound.event(count), relation).epsilon(self.delta))
-            for count in counts
-        ]
-
     def _forget(self) -> None:
         """Leave neither records nor keys in this object, whatever happened."""
         self._set_collection_params()
         self._args, self._kwargs = (), {}
         self._cache, self._init_state_cache = {}, {}
-        self._last_state = _scrub(self._last_state)
-        self._warmup_state = _scrub(self._warmup_state)
+        self._last_state = scrub(self._last_state)
+        self._warmup_state = scrub(self._warmup_state)
 
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
         """NumPyro's table of the draws, then the privacy line of this object's runs."""
@@ -369,9 +361,9 @@ class MCMC(numpyro.infer.MCMC):
             _kwargs={},
             _init_state_cache={},
             _lock=None,
-            _epsilon_table=[],
-            _last_state=_scrub(self._last_state),
-            _warmup_state=_scrub(self._warmup_state),
+            _epsilon_table=(),
+            _last_state=scrub(self._last_state),
+            _warmup_state=scrub(self._warmup_state),
         )
         return state
 
@@ -380,37 +372,20 @@ class MCMC(numpyro.infer.MCMC):
         self._lock = threading.Lock()
 
 
-def _scrub(state: Any) -> Any:
-    return None if state is None else state._replace(rng_key=scrubbed(state.rng_key))
+@partial(jax.jit, static_argnums=(0, 1))
+def _draw_positions(wall: PrivateModel, strategy: Any, keys: Any) -> dict:
+    def draw(key):
+        return wall.init(key, strategy)
+
+    return jax.vmap(draw)(keys) if keys.ndim else draw(keys)
 
 
-def _as_typed_keys(rng_key: Any, num_chains: int) -> Any:
-    """The caller's key (or keys, one for each chain) as a typed key array."""
-    if isinstance(rng_key, jax.Array) and jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
-        keys = rng_key
-    else:
-        words = np.asarray(rng_key) if isinstance(rng_key, (np.ndarray, jax.Array)) else None
-        if words is None or words.dtype != np.uint32 or words.ndim not in (1, 2):
-            raise ValueError(
-                "rng_key must be a JAX key, such as jax.random.key(0) or jax.random.PRNGKey(0), "
-                f"got {type(rng_key).__name__}"
-            )
-        try:
-            keys = random.wrap_key_data(jnp.asarray(words))
-        except TypeError as error:
-            raise ValueError(
-                f"rng_key of shape {words.shape} is not a key of JAX's default kind"
-            ) from error
-    if keys.shape not in ((), (num_chains,)):
-        raise ValueError(
-            f"rng_key holds {keys.shape} keys; give one key, or one for each of the {num_chains} "
-            "chains"
-        )
-    return keys
-
-
-def _seeded(keys: Any) -> Any:
-    """A noise key that is a one-way function of the caller's key (``secure=False``)."""
-    material = b"numpyro_dp noise" + np.asarray(random.key_data(keys)).tobytes()
-    words = np.frombuffer(hashlib.sha256(material).digest(), np.uint32)
-    return random.wrap_key_data(jnp.asarray(words), impl=CHACHA20)
+@lru_cache(maxsize=64)
+def _epsilon_table(
+    bound: BoundKernel, steps: int, relation: str, delta: float
+) -> tuple[tuple[int, float], ...]:
+    """ε after some 20 numbers of steps up to ``steps``: what the bar looks up."""
+    counts = sorted({-(-steps * k // _EPSILON_POINTS) for k in range(1, _EPSILON_POINTS + 1)})
+    return tuple(
+        (count, privacy_curve(bound.event(count), relation).epsilon(delta)) for count in counts
+    )

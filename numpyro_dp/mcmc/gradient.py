@@ -214,6 +214,7 @@ class GradientKernel(PrivateKernel):
         return 1.0 if self.sampling_rate is None else float(self.sampling_rate)
 
 
+@lru_cache(maxsize=64)
 def _dimension(wall: PrivateModel) -> int:
     z = jax.eval_shape(wall.init, jax.eval_shape(lambda: random.key(0)))
     return int(sum(np.prod(leaf.shape, dtype=int) for leaf in jax.tree.leaves(z)))

@@ -1,0 +1,52 @@
+"""Keys at the driver's edge: what the caller gives, what outlives a run."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+
+from numpyro_dp.mechanisms import CHACHA20, scrubbed
+
+__all__ = ["as_typed_keys", "scrub", "seeded_key"]
+
+
+def scrub(state: Any) -> Any:
+    """A state whose keys are zeros of the same kind; ``None`` stays ``None``."""
+    return None if state is None else state._replace(rng_key=scrubbed(state.rng_key))
+
+
+def as_typed_keys(rng_key: Any, num_chains: int) -> Any:
+    """The caller's key (or keys, one for each chain) as a typed key array."""
+    if isinstance(rng_key, jax.Array) and jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
+        keys = rng_key
+    else:
+        words = np.asarray(rng_key) if isinstance(rng_key, (np.ndarray, jax.Array)) else None
+        if words is None or words.dtype != np.uint32 or words.ndim not in (1, 2):
+            raise ValueError(
+                "rng_key must be a JAX key, such as jax.random.key(0) or jax.random.PRNGKey(0), "
+                f"got {type(rng_key).__name__}"
+            )
+        try:
+            keys = random.wrap_key_data(jnp.asarray(words))
+        except TypeError as error:
+            raise ValueError(
+                f"rng_key of shape {words.shape} is not a key of JAX's default kind"
+            ) from error
+    if keys.shape not in ((), (num_chains,)):
+        raise ValueError(
+            f"rng_key holds {keys.shape} keys; give one key, or one for each of the {num_chains} "
+            "chains"
+        )
+    return keys
+
+
+def seeded_key(keys: Any) -> Any:
+    """A noise key that is a one-way function of the caller's key (``secure=False``)."""
+    material = b"numpyro_dp noise" + np.asarray(random.key_data(keys)).tobytes()
+    words = np.frombuffer(hashlib.sha256(material).digest(), np.uint32)
+    return random.wrap_key_data(jnp.asarray(words), impl=CHACHA20)

@@ -1,0 +1,32 @@
+"""Shared fixtures: shared data by path, one set of compiled models for the whole run."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Folder of the shared data sets, named by NUMPYRO_DP_DATA; tests skip without it."""
+    folder = os.environ.get("NUMPYRO_DP_DATA")
+    if not folder:
+        pytest.skip("NUMPYRO_DP_DATA is unset: it names the folder of the benchmark data sets")
+    return Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def _progress_bars_allowed(monkeypatch):
+    # NumPyro switches its bars off where CI is set, and the bar is part of what is tested.
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+
+@pytest.fixture(scope="session")
+def records() -> dict[str, np.ndarray]:
+    """400 records of a logistic regression with three inputs."""
+    rng = np.random.default_rng(20)
+    x = np.concatenate([np.ones((400, 1)), rng.uniform(-1, 1, (400, 2))], axis=1)
+    y = rng.random(400) < 1 / (1 + np.exp(-x @ np.array([0.3, -1.0, 1.5])))
+    return {"x": x.astype(np.float32), "y": y.astype(np.int32)}

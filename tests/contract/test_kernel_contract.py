@@ -1,0 +1,214 @@
+"""What every private kernel must do, whatever its algorithm."""
+
+import pickle
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import numpyro_dp as ndp
+from tests.contract.kernels import KERNELS, make
+from tests.contract.surfaces import leaks, surfaces
+from tests.models import logistic
+
+pytestmark = pytest.mark.parametrize("name", sorted(KERNELS))
+BUDGET = ndp.Budget(50.0, 1e-5)
+
+
+def run(kernel, data, *, seed=0, **options):
+    options = {"num_warmup": 4, "num_samples": 8, "progress_bar": False, **options}
+    mcmc = ndp.MCMC(kernel, **options)
+    mcmc.run(jax.random.key(seed), *data)
+    return mcmc
+
+
+@pytest.fixture
+def data(records):
+    return records["x"], records["y"]
+
+
+def charged_steps(accountant):
+    """Private steps in a ledger, counted from its events."""
+    return sum(entry.event.events[0].count for entry in accountant.entries)
+
+
+@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+@pytest.mark.parametrize("chains", [1, 2])
+def test_every_data_touching_step_is_charged(name, data, method, chains):
+    accountant = ndp.Accountant()
+    kernel = make(name, logistic, accountant=accountant, steps_per_sample=2)
+    mcmc = run(kernel, data, num_chains=chains, chain_method=method)
+    steps = (4 + 8) * 2
+    assert charged_steps(accountant) == steps * chains
+    np.testing.assert_array_equal(mcmc.last_state.i, np.full(mcmc.last_state.i.shape, steps))
+    assert mcmc.get_samples(group_by_chain=True)["w"].shape == (chains, 8, 3)
+
+
+def test_charges_of_warmup_run_and_resume(name, data):
+    accountant = ndp.Accountant()
+    mcmc = ndp.MCMC(
+        make(name, logistic, accountant=accountant), num_warmup=4, num_samples=8, thinning=2
+    )
+    mcmc.warmup(jax.random.key(0), *data)
+    assert charged_steps(accountant) == 4
+    mcmc.run(jax.random.key(0), *data)
+    assert charged_steps(accountant) == 12
+    mcmc.post_warmup_state = mcmc.last_state
+    mcmc.run(jax.random.key(0), *data)
+    assert charged_steps(accountant) == 20
+    assert mcmc.last_state.i == 20
+    assert mcmc.get_samples()["w"].shape == (4, 3)
+
+
+def test_warmup_and_run_together_cost_the_budget(name, data):
+    budget = ndp.Budget(2.0, 1e-5)
+    kernel = make(name, logistic, privacy=budget, noise_multiplier=None)
+    mcmc = ndp.MCMC(kernel, num_warmup=4, num_samples=8, num_chains=2, progress_bar=False)
+    mcmc.warmup(jax.random.key(0), *data)
+    assert mcmc.privacy.epsilon < 1.9
+    mcmc.run(jax.random.key(0), *data)
+    assert 1.98 < mcmc.privacy.epsilon <= 2.0
+    assert mcmc.privacy.delta == 1e-5
+
+
+def test_resuming_under_one_key_draws_fresh_noise(name, data):
+    mcmc = ndp.MCMC(
+        make(name, logistic), num_warmup=0, num_samples=8, secure=False, progress_bar=False
+    )
+    moves = []
+    for _ in range(2):
+        mcmc.run(jax.random.PRNGKey(0), *data)
+        moves.append(np.diff(mcmc.get_samples()["w"], axis=0))
+        mcmc.post_warmup_state = mcmc.last_state
+    assert np.abs(moves[0] - moves[1]).min() > 0
+
+
+def test_secure_runs_never_repeat(name, data):
+    draws = [run(make(name, logistic), data).get_samples()["w"] for _ in range(2)]
+    assert np.abs(draws[0] - draws[1]).max() > 0
+
+
+def test_insecure_runs_repeat_and_a_budget_refuses_them(name, data):
+    kernel = make(name, logistic)
+    one, two = (run(kernel, data, secure=False).get_samples()["w"] for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+    accountant = ndp.Accountant(BUDGET)
+    with pytest.raises(ValueError, match="allow_conditional"):
+        run(make(name, logistic, accountant=accountant), data, secure=False)
+    assert accountant.entries == ()
+    lenient = ndp.Accountant(BUDGET, allow_conditional=True)
+    mcmc = run(make(name, logistic, accountant=lenient), data, secure=False)
+    assert "secret, random and used once" in str(mcmc.privacy)
+    assert lenient.epsilon() == np.inf
+
+
+def test_a_new_budget_means_new_noise(name, data):
+    mcmc = run(make(name, logistic, noise_multiplier=1.0), data, num_samples=200)
+    quiet = np.diff(mcmc.get_samples()["w"], axis=0).std()
+    mcmc.sampler = make(name, logistic, noise_multiplier=1000.0)
+    mcmc.run(jax.random.key(0), *data)
+    loud = np.diff(mcmc.get_samples()["w"], axis=0).std()
+    assert loud > 20 * quiet
+
+
+def test_equal_runs_share_one_compilation(name, data, caplog):
+    kernel_arguments = {"noise_multiplier": 3.5}
+    run(make(name, logistic, **kernel_arguments), data)
+    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+        run(make(name, logistic, **kernel_arguments), data, num_warmup=4, num_samples=8)
+    assert not [r for r in caplog.records if "Finished XLA compilation of jit(_chunk)" in r.message]
+
+
+def test_the_kernel_is_frozen_and_hides_its_model(name, data):
+    kernel = make(name, logistic)
+    assert kernel.model is None
+    with pytest.raises(AttributeError):
+        kernel.clip_norm = 5.0
+    mcmc = run(kernel, data)
+    assert mcmc.sampler is kernel
+
+
+def test_nothing_but_released_draws_differs_between_neighbours(name, records):
+    neighbour = {k: v.copy() for k, v in records.items()}
+    neighbour["x"][7] = [1.0, 0.9, -0.9]
+    neighbour["y"][7] = 1 - neighbour["y"][7]
+    one, other = (
+        surfaces(make(name, logistic, batch_size=None, sampling_rate=0.9), (d["x"], d["y"]))
+        for d in (records, neighbour)
+    )
+    assert leaks(one, other) == []
+    released = [p for p in one if p.startswith(".samples") and one[p] != other[p]]
+    assert released, "the neighbours were not told apart at all: the walk shows nothing"
+
+
+def test_pickles_hold_neither_records_nor_keys(name, data):
+    mcmc = run(make(name, logistic), data, secure=False)
+    pickled = pickle.dumps(mcmc)
+    for row in range(0, 400, 50):
+        assert data[0][row : row + 4].tobytes() not in pickled
+    key = np.asarray(jax.random.key_data(mcmc.last_state.rng_key))
+    assert not key.any()
+    copy = pickle.loads(pickled)
+    np.testing.assert_array_equal(copy.get_samples()["w"], mcmc.get_samples()["w"])
+    assert copy.privacy.epsilon == mcmc.privacy.epsilon
+
+
+@pytest.mark.parametrize("field", ["rng_key", "potential_energy", "z.nothing"])
+def test_secret_and_unknown_fields_are_refused_before_any_charge(name, data, field):
+    accountant = ndp.Accountant()
+    mcmc = ndp.MCMC(make(name, logistic, accountant=accountant), num_warmup=1, num_samples=2)
+    with pytest.raises(ValueError, match="extra_fields"):
+        mcmc.run(jax.random.key(0), *data, extra_fields=(field,))
+    assert accountant.entries == ()
+
+
+def test_a_run_inside_a_transformation_is_refused(name, data):
+    mcmc = ndp.MCMC(make(name, logistic), num_warmup=1, num_samples=2, progress_bar=False)
+    for traced in (
+        jax.jit(lambda key: mcmc.run(key, *data)),
+        jax.jit(lambda _: mcmc.run(jax.random.key(0), *data)),
+    ):
+        with pytest.raises(ValueError, match="inside a JAX transformation"):
+            traced(jax.random.key(0))
+    with pytest.raises(ValueError, match="inside a JAX transformation"):
+        jax.vmap(lambda key: mcmc.run(key, *data))(jax.random.split(jax.random.key(0)))
+
+
+def test_two_threads_cannot_share_one_object(name, data):
+    mcmc = ndp.MCMC(make(name, logistic), num_warmup=1, num_samples=2, progress_bar=False)
+    with mcmc._lock, pytest.raises(RuntimeError, match="another thread"):
+        mcmc.run(jax.random.key(0), *data)
+    assert isinstance(mcmc._lock, type(threading.Lock()))
+
+
+def test_plain_numpyro_is_refused_by_name(name, data):
+    import numpyro
+
+    mcmc = numpyro.infer.MCMC(make(name, logistic), num_warmup=1, num_samples=2)
+    with pytest.raises(ValueError, match=r"numpyro_dp\.MCMC"):
+        mcmc.run(jax.random.key(0), *data)
+
+
+def test_float64_runs(name, data):
+    with jax.enable_x64(True):
+        mcmc = run(make(name, logistic), (data[0].astype(float), data[1]))
+        assert mcmc.get_samples()["w"].dtype == jnp.float64
+
+
+def test_broken_records_contribute_nothing(name, records):
+    x, y = records["x"].copy(), records["y"]
+    broken = x.copy()
+    broken[3], broken[11], broken[19] = np.nan, np.inf, -np.inf
+    rest = np.delete(np.arange(400), [3, 11, 19])
+    zeros = x.copy()
+    zeros[[3, 11, 19]] = 0.0
+    assert np.isfinite(broken[rest]).all()
+    draws = [
+        run(
+            make(name, logistic, sampling_rate=0.9, batch_size=None), (d, y), secure=False
+        ).get_samples()["w"]
+        for d in (broken, zeros)
+    ]
+    np.testing.assert_array_equal(draws[0], draws[1])

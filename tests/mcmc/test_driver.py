@@ -1,0 +1,228 @@
+"""``numpyro_dp.MCMC``: refusals before any charge, the bar, resuming, and what it prints."""
+
+import io
+import re
+from contextlib import redirect_stderr
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro.infer import Predictive
+
+import numpyro_dp as ndp
+from tests.models import logistic
+
+BUDGET = ndp.Budget(1.0, 1e-5)
+
+
+def kernel(**changes):
+    arguments = {"step_size": 1e-3, "batch_size": 60, "clip_norm": 1.0, "privacy": BUDGET}
+    return ndp.DPSGLD(logistic, **{**arguments, **changes})
+
+
+@pytest.fixture
+def data(records):
+    return records["x"], records["y"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"privacy": None}, "either privacy=.* or noise_multiplier"),
+        ({"noise_multiplier": 1.0}, "not both"),
+        ({"clip_norm": 0.0}, "clip_norm must be positive"),
+        ({"clip_norm": -1.0}, "clip_norm must be positive"),
+        ({"clip_norm": np.nan}, "clip_norm must be a finite number"),
+        ({"clip_norm": np.inf}, "either one alone"),
+        ({"privacy": None, "noise_multiplier": 0.0}, "either one alone"),
+        ({"privacy": None, "noise_multiplier": -1.0}, "noise_multiplier must not be negative"),
+        ({"batch_size": 0}, "batch_size must be positive"),
+        ({"sampling_rate": 0.5}, "not both"),
+        ({"batch_size": None, "sampling_rate": 0.0}, "sampling_rate must lie in"),
+        ({"batch_size": None, "sampling_rate": 1.5}, "sampling_rate must lie in"),
+        ({"step_size": 0.0}, "step_size must be positive"),
+        ({"temperature": -1.0}, "temperature must be positive"),
+        ({"likelihood_power": 0.0}, "likelihood_power must be positive"),
+        ({"steps_per_sample": 0}, "steps_per_sample must be a positive integer"),
+        ({"privacy": (1.0, 1e-5)}, "privacy must be a numpyro_dp.Budget"),
+        ({"accountant": BUDGET}, "accountant must be a numpyro_dp.Accountant"),
+    ],
+)
+def test_arguments_out_of_range(changes, message):
+    with pytest.raises(ValueError, match=message):
+        kernel(**changes)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0, 1e-5), (-1, 1e-5), (np.nan, 1e-5), (np.inf, 1e-5), (1, 0), (1, 1)]
+)
+def test_budgets_out_of_range(epsilon, delta):
+    with pytest.raises(ValueError, match=r"epsilon|delta"):
+        ndp.Budget(epsilon, delta)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chain_method": "parallel"}, "not available"),
+        ({"jit_model_args": False}, "compilation cache"),
+        ({"num_samples": 0}, "num_samples"),
+        ({"num_warmup": -1}, "num_warmup"),
+    ],
+)
+def test_driver_options_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        ndp.MCMC(kernel(), **{"num_warmup": 1, "num_samples": 2, **options})
+
+
+def test_a_kernel_that_is_not_private_is_refused():
+    with pytest.raises(ValueError, match=r"numpyro\.infer\.MCMC"):
+        ndp.MCMC(numpyro.infer.NUTS(logistic), num_warmup=1, num_samples=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "message"),
+    [
+        ({"batch_size": 500}, {}, "larger than the 400 records"),
+        ({}, {"rng_key": 0}, "rng_key must be a JAX key"),
+        ({}, {"rng_key": np.zeros(5, np.uint32)}, "not a key"),
+        ({}, {"rng_key": jnp.zeros(2)}, "rng_key must be a JAX key"),
+        ({}, {"rng_key": jax.random.split(jax.random.key(0), 3)}, "one key"),
+        ({}, {"init_params": {"w": jnp.zeros(4)}}, "init_params"),
+        ({}, {"init_params": {"v": jnp.zeros(3)}}, "init_params"),
+        ({"data_plate": "nobody"}, {}, "nobody"),
+    ],
+)
+def test_refusals_charge_nothing(data, changes, arguments, message):
+    accountant = ndp.Accountant(BUDGET)
+    mcmc = ndp.MCMC(kernel(accountant=accountant, **changes), num_warmup=1, num_samples=2)
+    arguments = dict(arguments)
+    rng_key = arguments.pop("rng_key", jax.random.key(0))
+    with pytest.raises(ValueError, match=message):
+        mcmc.run(rng_key, *data, **arguments)
+    assert accountant.entries == ()
+    with pytest.raises(RuntimeError, match="nothing has run"):
+        _ = mcmc.privacy
+
+
+def test_zero_rows_are_refused(data):
+    mcmc = ndp.MCMC(kernel(), num_warmup=1, num_samples=2)
+    with pytest.raises(ValueError, match=r"no rows|zero|no record"):
+        mcmc.run(jax.random.key(0), data[0][:0], data[1][:0])
+
+
+def test_a_budget_too_small_for_one_step_names_the_least_epsilon(data):
+    accountant = ndp.Accountant(BUDGET)
+    tiny = kernel(privacy=ndp.Budget(1e-7, 1e-9), accountant=accountant, batch_size=390)
+    mcmc = ndp.MCMC(tiny, num_warmup=0, num_samples=1)
+    with pytest.raises(ValueError, match=r"ε.*would do") as caught:
+        mcmc.run(jax.random.key(0), *data)
+    assert accountant.entries == ()
+    least = float(re.search(r"ε ≥ ([0-9.e+-]+)", str(caught.value)).group(1))
+    assert 1e-7 < least < 1.0
+
+
+def test_no_privacy_is_charged_as_no_privacy(data):
+    free = {"privacy": None, "noise_multiplier": 0.0, "clip_norm": np.inf}
+    mcmc = ndp.MCMC(kernel(**free), num_warmup=1, num_samples=2, progress_bar=False)
+    mcmc.run(jax.random.key(0), *data)
+    assert mcmc.privacy.epsilon == np.inf
+    accountant = ndp.Accountant(BUDGET)
+    mcmc = ndp.MCMC(
+        kernel(**free, accountant=accountant), num_warmup=1, num_samples=2, progress_bar=False
+    )
+    with pytest.raises(ndp.BudgetExceededError):
+        mcmc.run(jax.random.key(0), *data)
+
+
+def test_a_spent_budget_refuses_with_all_the_numbers(data, tmp_path):
+    path = tmp_path / "study.ledger"
+    accountant = ndp.Accountant(BUDGET, path=path)
+    options = {"num_warmup": 4, "num_samples": 8, "progress_bar": False}
+    ndp.MCMC(kernel(accountant=accountant), **options).run(jax.random.key(0), *data)
+    again = ndp.MCMC(kernel(accountant=ndp.Accountant(path=path)), **options)
+    with pytest.raises(ndp.BudgetExceededError) as caught:
+        again.run(jax.random.key(0), *data)
+    for word in ("asked", "left", "difference", "fit"):
+        assert word in str(caught.value).lower()
+    assert len(accountant.entries) == 1
+    # A refusal leaves the object as it was: the next run starts from the beginning.
+    assert again._collection_params["upper"] == 12
+
+
+@pytest.mark.parametrize("method", ["vectorized", "sequential"])
+def test_the_bar_shows_epsilon_for_every_chain_method(data, method):
+    mcmc = ndp.MCMC(kernel(), num_warmup=10, num_samples=30, num_chains=2, chain_method=method)
+    with redirect_stderr(io.StringIO()) as text:
+        mcmc.run(jax.random.key(0), *data)
+    shown = [float(e) for e in re.findall(r"ε=([0-9.]+) of 1.00 charged", text.getvalue())]
+    assert shown == sorted(shown)
+    assert len(set(shown)) > 4
+    assert shown[-1] == pytest.approx(1.0, abs=0.006)
+
+
+def test_draws_equal_those_of_numpyros_own_loop(data):
+    # The chunked loop is a matter of speed: the same state, key and steps must give the same draws.
+    mcmc = ndp.MCMC(
+        kernel(), num_warmup=3, num_samples=10, thinning=3, secure=False, progress_bar=False
+    )
+    mcmc.run(jax.random.key(0), *data, extra_fields=("i",))
+    plain = numpyro.infer.MCMC(
+        mcmc._bound, num_warmup=3, num_samples=10, thinning=3, progress_bar=False
+    )
+    from numpyro_dp.mcmc.keys import seeded_key
+
+    start = mcmc._initial_positions(mcmc._bound.wall, jax.random.key(0), None)
+    plain.run(
+        seeded_key(jax.random.key(0)),
+        *(jnp.asarray(a) for a in data),
+        extra_fields=("i",),
+        init_params=start,
+    )
+    np.testing.assert_array_equal(mcmc.get_samples()["w"], plain.get_samples()["w"])
+    np.testing.assert_array_equal(mcmc.get_extra_fields()["i"], plain.get_extra_fields()["i"])
+
+
+def test_sites_can_be_left_out_and_deterministic_sites_are_kept(data):
+    mcmc = ndp.MCMC(kernel(), num_warmup=1, num_samples=4, progress_bar=False)
+    mcmc.run(jax.random.key(0), *data, extra_fields=("~z.norm",))
+    assert set(mcmc.get_samples()) == {"w"}
+    mcmc.run(jax.random.key(0), *data)
+    draws = mcmc.get_samples()
+    np.testing.assert_allclose(draws["norm"], (draws["w"] ** 2).sum(-1), rtol=1e-5)
+
+
+def test_predictive_on_public_inputs(data):
+    mcmc = ndp.MCMC(kernel(), num_warmup=1, num_samples=4, progress_bar=False)
+    mcmc.run(jax.random.key(0), *data)
+    drawn = Predictive(logistic, mcmc.get_samples())(jax.random.key(1), jnp.ones((5, 3)))
+    assert drawn["y"].shape == (4, 5)
+
+
+def test_summary_ends_with_the_privacy_line(data, capsys, tmp_path):
+    accountant = ndp.Accountant(ndp.Budget(2.0, 1e-5), path=tmp_path / "study.ledger")
+    mcmc = ndp.MCMC(kernel(accountant=accountant), num_warmup=2, num_samples=8, progress_bar=False)
+    mcmc.run(jax.random.key(0), *data)
+    mcmc.print_summary()
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert re.search(r"ε=1 at δ=1e-05|ε=0\.99\d* at δ=1e-05", last)
+    assert "plate 'people'" in last
+    assert "left in" in last
+    assert "study.ledger" in last
+
+
+def test_interrupted_runs_stay_charged_and_leave_no_data(data, monkeypatch):
+    accountant = ndp.Accountant()
+    mcmc = ndp.MCMC(kernel(accountant=accountant), num_warmup=2, num_samples=8, progress_bar=False)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("numpyro_dp.mcmc.driver.collect", stop)
+    with pytest.raises(KeyboardInterrupt):
+        mcmc.run(jax.random.key(0), *data)
+    assert len(accountant.entries) == 1
+    assert mcmc._args == ()
+    assert mcmc.sampler is not mcmc._bound

@@ -1,0 +1,26 @@
+"""Models that several tests share, at module level so that they pickle and compile once."""
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+
+def logistic(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[-1]]).to_event(1))
+    numpyro.deterministic("norm", jnp.sum(w**2))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def normal_mean(x):
+    """Known-variance Gaussian: the posterior of ``mu`` is exactly Gaussian."""
+    mu = numpyro.sample("mu", dist.Normal(0, 1).expand([x.shape[-1]]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("x", dist.Normal(mu, 1).to_event(1), obs=x)
+
+
+def indifferent(x):
+    """Every record's gradient is zero, whatever the record: a step shows the noise alone."""
+    w = numpyro.sample("w", dist.Normal(0, 1e3).expand([x.shape[-1]]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("x", dist.Normal(0 * w.sum(), 1), obs=x[:, 0])
