@@ -1,0 +1,140 @@
+"""The least noise that keeps an event within a budget."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from numpyro_dp.accounting.budget import Budget
+from numpyro_dp.accounting.curve import parts, privacy_curve
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.accounting.profiles import (
+    PoissonGaussian,
+    PoissonGaussianReplace,
+    gaussian_delta,
+)
+from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
+
+__all__ = ["calibrate", "gaussian_shift"]
+
+_LARGEST = 1e9
+_PRECISION = 5e-4
+_Point = tuple[float, float]
+
+
+def calibrate(
+    event_family: Callable[[float], DpEvent],
+    budget: Budget,
+    relation: Relation = "zero_out",
+) -> float:
+    """Return the least noise multiplier at which ``event_family`` fits ``budget``.
+
+    Args:
+        event_family: from a noise multiplier (noise standard deviation over clip norm) to the
+            event of one complete run, total variation included; more noise must cost less.
+        budget: the (ε, δ) that the run may cost.
+        relation: the neighbouring relation.
+
+    Returns:
+        A noise multiplier that fits, at most a factor 1.0005 above the least one.
+
+    Raises:
+        ValueError: when no noise multiplier up to 1e9 fits, as when total variation alone
+            exceeds δ.
+
+    Example:
+        >>> from numpyro_dp.accounting.events import GaussianDpEvent
+        >>> round(calibrate(GaussianDpEvent, Budget(1.0, 1e-5)), 2)
+        3.73
+    """
+    relation = check_relation(relation)
+    distance = math.fsum(parts(event_family(_LARGEST), relation).distances)
+    if (1 + math.exp(min(budget.epsilon, 700.0))) * distance >= budget.delta:
+        raise ValueError(
+            f"no noise fits: total variation of {distance:.3g} alone exceeds delta = "
+            f"{budget.delta:g} at epsilon = {budget.epsilon:g}; raise delta or run fewer steps"
+        )
+
+    def epsilon(noise: float) -> float:
+        return privacy_curve(event_family(noise), relation).epsilon(budget.delta)
+
+    return _search(epsilon, _guess(event_family, budget, relation), budget.epsilon)
+
+
+def _search(epsilon: Callable[[float], float], start: float, target: float) -> float:
+    """Return the least noise, to ``_PRECISION``, whose ε is at most ``target``."""
+    low: _Point | None = None
+    high: _Point | None = None
+    noise, rounds = start, 0
+    while low is None or high is None or high[0] > low[0] * (1 + _PRECISION):
+        found = epsilon(noise)
+        if found <= target:
+            high = (noise, found)
+        else:
+            low = (noise, found)
+        rounds += 1
+        noise = _next(low, high, target, rounds)
+        if not 1 / _LARGEST < noise < _LARGEST:
+            raise ValueError(
+                f"no noise multiplier up to {_LARGEST:g} fits epsilon = {target:g}: the event's "
+                "ε does not fall with its noise"
+            )
+    return high[0]
+
+
+def _next(low: _Point | None, high: _Point | None, target: float, rounds: int) -> float:
+    """Return the noise to try next: extrapolate, then interpolate log ε in log noise."""
+    if low is None or high is None:
+        # ε falls about like 1/noise; a little too far brackets the answer at once.
+        noise, found = low or high or (1.0, target)
+        factor = found / target * (1.003 if high is None else 0.997)
+        return noise * min(max(factor, 1 / 8), 8.0)
+    span = math.log(high[0] / low[0])
+    if rounds % 4 == 0 or high[1] <= 0 or not math.isfinite(low[1]):
+        return low[0] * math.exp(span / 2)
+    share = math.log(low[1] / target) / math.log(low[1] / high[1])
+    # Step to just beyond the crossing, on the side where the bracket is still wide.
+    offset = _PRECISION / 3 if share < 0.5 else -_PRECISION / 3
+    place = share * span + offset
+    return low[0] * math.exp(min(max(place, 0.02 * span), 0.98 * span))
+
+
+def _guess(event_family: Callable[[float], DpEvent], budget: Budget, relation: Relation) -> float:
+    """Return the noise at which the Gaussian of the same total variance would just fit."""
+    allowed = gaussian_shift(budget) ** 2
+
+    def variance(noise: float) -> float:
+        found = parts(event_family(noise), relation)
+        total = math.fsum(found.squares)
+        for step, count in found.steps.items():
+            if isinstance(step, PoissonGaussian | PoissonGaussianReplace):
+                shift = sensitivity(relation) * step.rate
+                exponent = min(step.noise_multiplier**-2, 700.0)
+                total += count * shift**2 * math.expm1(exponent)
+        return total
+
+    low, high = math.log(1e-3), math.log(1e6)
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (middle, high) if variance(math.exp(middle)) > allowed else (low, middle)
+    return math.exp(high)
+
+
+def gaussian_shift(budget: Budget) -> float:
+    """Return the largest μ for which N(μ, 1) against N(0, 1) fits ``budget``.
+
+    Args:
+        budget: the (ε, δ) to fit.
+
+    Returns:
+        μ, rounded down by at most a factor 1 − 1e-12.
+    """
+    at = np.array([budget.epsilon])
+    low, high = 0.0, 1.0
+    while gaussian_delta(at, high)[0] <= budget.delta:
+        low, high = high, 2 * high
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        fits = gaussian_delta(at, middle)[0] <= budget.delta
+        low, high = (middle, high) if fits else (low, middle)
+    return low
