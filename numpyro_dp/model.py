@@ -7,7 +7,7 @@ reads a record, the model is refused. Nothing here knows of budgets or mechanism
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -128,8 +128,8 @@ class PrivateModel:
         check: bool = True,
         private_size: bool = False,
     ) -> None:
-        layout, _ = read_arguments(model, model_args, model_kwargs)
-        self._fill(_Spec(model, layout, data_plate, private_size, _x64()), check=check)
+        spec = _specify(model, model_args, model_kwargs, data_plate, private_size)
+        self._fill(spec, check=check)
 
     def _fill(self, spec: _Spec, *, check: bool) -> None:
         parts = _split(spec)
@@ -296,8 +296,22 @@ def private_model(
     arguments. The values of the records play no part, and none is kept. The arguments are those
     of :class:`PrivateModel`.
     """
+    return _cached(_specify(model, model_args, model_kwargs, data_plate, private_size), check)
+
+
+def _specify(
+    model: Model,
+    model_args: Sequence[Any],
+    model_kwargs: Mapping[str, Any] | None,
+    data_plate: str | None,
+    private_size: bool,
+) -> _Spec:
+    if not isinstance(model, Hashable):
+        raise UnsupportedModelError(
+            f"the model is an unhashable {type(model).__name__}: pass a function"
+        )
     layout, _ = read_arguments(model, model_args, model_kwargs)
-    return _cached(_Spec(model, layout, data_plate, private_size, _x64()), check)
+    return _Spec(model, layout, data_plate, private_size, _x64())
 
 
 @lru_cache(maxsize=64)

@@ -56,7 +56,7 @@ def public(value: Any) -> Public:
         >>> public(np.array([0.0, 0.5, 1.0]))
         public(ndarray)
     """
-    return value if isinstance(value, Public) else Public(jax.tree.map(_frozen_copy, value))
+    return Public(jax.tree.map(_frozen_copy, value))
 
 
 @dataclass(frozen=True)
@@ -264,6 +264,8 @@ def _path_name(path: tuple[Any, ...], names: list[str]) -> str:
 
 
 def _frozen_copy(value: Any) -> Any:
+    if isinstance(value, Public):
+        return value.value
     if not isinstance(value, np.ndarray):
         return value
     copy = value.copy()

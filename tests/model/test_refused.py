@@ -8,10 +8,12 @@ import pytest
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model import PrivateModel
 
+from .examples import REFUSED_EXAMPLES
 from .refusals import REFUSED, Refused
 from .zoo import design, real
 
-MARKS = [pytest.param(c, id=c.name, marks=[] if c.quick else pytest.mark.slow) for c in REFUSED]
+ALL = REFUSED + REFUSED_EXAMPLES
+MARKS = [pytest.param(c, id=c.name, marks=[] if c.quick else pytest.mark.slow) for c in ALL]
 # The dummies and positions of the additivity check are made up; everything else is a shape.
 MADE_UP = re.compile(r"give \S+ together but \S+ one by one")
 

@@ -93,6 +93,16 @@ def test_frozen():
         del wall().plate
 
 
+def test_an_unhashable_model_is_refused():
+    class Listed(list):
+        def __call__(self, x, y):
+            linear(x, y)
+
+    for build in (PrivateModel, private_model):
+        with pytest.raises(UnsupportedModelError, match="unhashable Listed: pass a function"):
+            build(Listed(), data())
+
+
 def test_static_argument_of_jit_is_traced_once_for_equal_walls():
     traces = []
 

@@ -34,6 +34,7 @@ class Case:
     enum: bool = False
     quick: bool = False
     checked: bool = True
+    subsampled: bool = False
     dropped: tuple[str, ...] = ()
 
 
@@ -46,12 +47,14 @@ def accepted(
     enum: bool = False,
     quick: bool = False,
     checked: bool = True,
+    subsampled: bool = False,
     dropped: tuple[str, ...] = (),
 ) -> Callable[[Callable[[], Built]], Callable[[], Built]]:
     """Enter a builder in the list of accepted models."""
 
     def enter(build: Callable[[], Built]) -> Callable[[], Built]:
-        ACCEPTED.append(Case(build.__name__, build, data_plate, enum, quick, checked, dropped))
+        case = Case(build.__name__, build, data_plate, enum, quick, checked, subsampled, dropped)
+        ACCEPTED.append(case)
         return build
 
     return enter
@@ -110,7 +113,7 @@ def logistic() -> Built:
     return model, (design(),), {"y": binary()}
 
 
-@accepted(quick=True)
+@accepted()
 def size_is_an_argument() -> Built:
     def model(n, x, y):
         w = coefficients()
@@ -130,7 +133,7 @@ def size_is_a_closure() -> Built:
     return model, (design(), binary()), {}
 
 
-@accepted(quick=True)
+@accepted(quick=True, subsampled=True)
 def subsampled_by_index() -> Built:
     def model(x, y):
         w = coefficients()
@@ -140,7 +143,7 @@ def subsampled_by_index() -> Built:
     return model, (design(), binary()), {}
 
 
-@accepted()
+@accepted(subsampled=True)
 def subsampled_by_statement() -> Built:
     def model(x, y):
         w = coefficients()
@@ -478,7 +481,7 @@ def mixture_enumerated() -> Built:
     return model, (real(),), {}
 
 
-@accepted(enum=True)
+@accepted(enum=True, subsampled=True)
 def mixture_enumerated_and_subsampled() -> Built:
     def model(y):
         p = numpyro.sample("p", dist.Dirichlet(jnp.ones(2)))
@@ -609,7 +612,7 @@ def weighted_records() -> Built:
     return model, (design(), real(), rng().uniform(0.5, 2.0, N)), {}
 
 
-@accepted()
+@accepted(subsampled=True)
 def outer_scale() -> Built:
     def model(x, y):
         w = coefficients()
