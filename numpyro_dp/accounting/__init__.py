@@ -1,14 +1,18 @@
 """Privacy accounting: events, privacy curves, calibration, ledgers and reports (no JAX)."""
 
 from numpyro_dp.accounting import events
+from numpyro_dp.accounting.accountant import Accountant
 from numpyro_dp.accounting.budget import DEFAULT_DELTA, Budget
 from numpyro_dp.accounting.calibrate import calibrate
 from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
+from numpyro_dp.accounting.ledger import Entry
 from numpyro_dp.accounting.relation import Relation, check_relation, relation_text, sensitivity
 
 __all__ = [
     "DEFAULT_DELTA",
+    "Accountant",
     "Budget",
+    "Entry",
     "PrivacyCurve",
     "Relation",
     "calibrate",

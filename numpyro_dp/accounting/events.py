@@ -82,7 +82,7 @@ def to_json(event: DpEvent) -> str:
 
     Example:
         >>> to_json(GaussianDpEvent(2.0))
-        '{"event": "GaussianDpEvent", "noise_multiplier": 2.0}'
+        '{"class": "GaussianDpEvent", "noise_multiplier": 2.0}'
     """
     return json.dumps(_plain(event), allow_nan=False)
 
@@ -118,7 +118,7 @@ def _plain(event: DpEvent) -> dict[str, object]:
             f"events of class {cls.__name__} cannot be stored: use one of {sorted(_KNOWN)}, or "
             "register the class with numpyro_dp.events.register"
         )
-    tree: dict[str, object] = {"event": cls.__name__}
+    tree: dict[str, object] = {"class": cls.__name__}
     for field in attr.fields(cls):
         tree[field.name] = _plain_value(cls.__name__, field.name, getattr(event, field.name))
     return tree
@@ -144,12 +144,12 @@ def _refuse_constant(name: str) -> float:
 
 def _event(tree: object) -> DpEvent:
     if not isinstance(tree, Mapping):
-        raise ValueError("an event must be a JSON object with the key 'event'")
-    name = tree.get("event")
+        raise ValueError("an event must be a JSON object with the key 'class'")
+    name = tree.get("class")
     cls = _KNOWN.get(name) if isinstance(name, str) else None
     if cls is None:
         raise ValueError(f"unknown event class {name!r}: this version knows {sorted(_KNOWN)}")
-    fields = {key: value for key, value in tree.items() if key != "event"}
+    fields = {key: value for key, value in tree.items() if key != "class"}
     expected = {field.name for field in attr.fields(cls)}
     if set(fields) != expected:
         raise ValueError(f"{name} has fields {sorted(expected)}, found {sorted(fields)}")
