@@ -5,27 +5,26 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import numpyro.infer
 import tqdm.auto
-from jax import random
-from numpyro.infer import init_to_uniform
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from numpyro_dp.accounting import Accountant, PrivacyReport, privacy_curve
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
-from numpyro_dp.mcmc.keys import as_typed_keys, scrub, seeded_key
+from numpyro_dp.mcmc.keys import as_typed_keys, is_traced, scrub, seeded_key
 from numpyro_dp.mcmc.loop import collect
+from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import os_key
-from numpyro_dp.model import PrivateModel, private_model
+from numpyro_dp.model import private_model
 
 __all__ = ["MCMC"]
 
-_DEFAULT_DELTA = 1e-6
 _BAR_UPDATES = 50
 _EPSILON_POINTS = 20
 _SECRET_FIELDS = ("rng_key",)
@@ -33,9 +32,6 @@ _INSECURE = (
     "secure=False: the noise is a function of the caller's key, so the guarantee holds only if "
     "that key is secret, random and used once"
 )
-
-# Close to the middle of every prior: a private run has few steps to spend on the way to the mode.
-_NEAR_ZERO = init_to_uniform(radius=0.1)
 
 
 class MCMC(numpyro.infer.MCMC):
@@ -52,7 +48,8 @@ class MCMC(numpyro.infer.MCMC):
     :param int thinning: keep every ``thinning``-th draw. Thinned-away draws are paid for, so the
         default is to keep them all.
     :param postprocess_fn: function of one unconstrained draw (a dict) in place of constraining.
-    :param chain_method: ``"vectorized"`` (default) or ``"sequential"``.
+    :param chain_method: ``"vectorized"`` (default), ``"sequential"``, or ``"parallel"``: one chain
+        a device, the records copied to each.
     :param bool progress_bar: show a bar with the ε reached so far of this run's charge.
     :param bool jit_model_args: must stay ``True``: records are arguments of the compiled loop,
         never constants of it, which would be written to JAX's compilation cache.
@@ -95,9 +92,10 @@ class MCMC(numpyro.infer.MCMC):
                 "jit_model_args=False would compile the records into the executable, and into "
                 "JAX's compilation cache on disk: leave it at True"
             )
-        if chain_method not in ("vectorized", "sequential"):
+        if callable(chain_method):
             raise ValueError(
-                f"chain_method={chain_method!r} is not available: use 'vectorized' or 'sequential'"
+                "chain_method must be 'vectorized', 'sequential' or 'parallel': under a callable "
+                "the charge would be traced, made once and spent many times"
             )
         super().__init__(
             kernel,
@@ -120,15 +118,8 @@ class MCMC(numpyro.infer.MCMC):
         self._steps_run = 0
         self._epsilon_table: tuple[tuple[int, float], ...] = ()
         self._steps_before_chain = 0
+        self._spread: NamedSharding | None = None
         self._lock = threading.Lock()
-
-    @property
-    def delta(self) -> float:
-        """δ at which this object states ε: the kernel's, else the ledger's, else 1e-6."""
-        for budget in (self.sampler.privacy, self._accountant.budget):
-            if budget is not None:
-                return budget.delta
-        return _DEFAULT_DELTA
 
     @property
     def privacy(self) -> PrivacyReport:
@@ -140,12 +131,13 @@ class MCMC(numpyro.infer.MCMC):
         if bound is None:
             raise RuntimeError("nothing has run yet: call run() before asking for its privacy")
         facts = bound.facts()
+        size = None if self._accountant.relation == "add_remove" else bound.wall.num_records
         return PrivacyReport.build(
             entries=self._charges,
             relation=self._accountant.relation,
-            delta=self.delta,
+            delta=self.sampler.delta,
             unit=f"one slice of plate '{bound.wall.plate}'",
-            num_records=bound.wall.num_records,
+            num_records=size,
             mechanism=facts.mechanism,
             sampler=facts.sampler,
             sampling_rate=facts.sampling_rate,
@@ -157,7 +149,7 @@ class MCMC(numpyro.infer.MCMC):
             overflow_delta=facts.overflow_delta * self._steps_run,
             released=facts.released,
             assumed_public=(
-                f"the number of records ({bound.wall.num_records})",
+                *(() if size is None else (f"the number of records ({size})",)),
                 "the model, its priors and every option of the kernel",
                 *(f"argument {name}" for name in bound.wall.public_inputs),
             ),
@@ -195,7 +187,7 @@ class MCMC(numpyro.infer.MCMC):
         :raises UnsupportedModelError: the model cannot be split into records.
         :raises ValueError: an argument is out of range, or of the wrong kind.
         """
-        if isinstance(rng_key, jax.core.Tracer) or isinstance(jnp.zeros(()), jax.core.Tracer):
+        if is_traced(rng_key):
             raise ValueError(
                 "MCMC.run was called inside a JAX transformation: it would be charged once and "
                 "could be executed many times. Call it outside jit, vmap and pmap"
@@ -211,14 +203,21 @@ class MCMC(numpyro.infer.MCMC):
     def _charge_and_run(self, rng_key, args, kwargs, extra_fields, init_params) -> None:
         kernel = self.sampler
         keys = as_typed_keys(rng_key, self.num_chains)
-        wall = private_model(kernel.user_model, args, kwargs, data_plate=kernel.data_plate)
+        relation = self._accountant.relation
+        wall = private_model(
+            kernel.user_model,
+            args,
+            kwargs,
+            data_plate=kernel.data_plate,
+            private_size=relation == "add_remove",
+        )
         bound = kernel.bind(
             wall,
             num_steps=self._planned_steps,
-            relation=self._accountant.relation,
-            delta=self.delta,
+            relation=relation,
+            delta=kernel.delta,
         )
-        start = self._initial_positions(wall, keys, init_params)
+        start = starting_positions(wall, kernel.init_strategy, keys, init_params, self.num_chains)
         records = tuple(wall.records(args, kwargs))
         self._check_fields(bound, start, extra_fields)
         resumed = self._warmup_state is not None
@@ -229,36 +228,27 @@ class MCMC(numpyro.infer.MCMC):
             self._charge(bound, steps)
         self._bound = self.sampler = bound
         self._steps_before_chain = 0
+        method = self.chain_method
         try:
+            if method == "parallel":
+                # NumPyro would pmap, which makes the records constants of the executable. The
+                # vectorized loop with its chain axis spread over devices does not.
+                self.chain_method = "vectorized"
+                self._spread, everywhere = _over_devices(self.num_chains)
+                records = jax.device_put(records, everywhere)
             super().run(noise_key, *records, extra_fields=extra_fields, init_params=start)
         finally:
-            self.sampler = kernel
+            self.sampler, self.chain_method, self._spread = kernel, method, None
 
     def _charge(self, bound: BoundKernel, steps: int) -> None:
         event, label = bound.event(steps), type(self.sampler).__name__
         if self.progress_bar:
             relation = self._accountant.relation
-            self._epsilon_table = _epsilon_table(bound, steps, relation, self.delta)
+            self._epsilon_table = _epsilon_table(bound, steps, relation, self.sampler.delta)
         condition = None if self.secure else _INSECURE
         self._accountant.charge(event, label=label, condition=condition)
         self._charges.append((label, event))
         self._steps_run += steps
-
-    def _initial_positions(self, wall: PrivateModel, keys: Any, init_params: Any) -> dict:
-        several = self.num_chains > 1
-        if several and keys.ndim == 0:
-            keys = random.split(keys, self.num_chains)
-        drawn = _draw_positions(wall, self.sampler.init_strategy or _NEAR_ZERO, keys)
-        if init_params is None:
-            return drawn
-        expected = jax.tree.map(jnp.shape, drawn)
-        given = jax.tree.map(jnp.shape, init_params)
-        if given != expected:
-            raise ValueError(
-                f"init_params has shapes {given}, but the unconstrained latents"
-                f"{' (leading axis: chains)' if several else ''} have {expected}"
-            )
-        return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), init_params, drawn)
 
     def _check_fields(self, bound: BoundKernel, z: dict, extra_fields: tuple[str, ...]) -> None:
         state = jax.eval_shape(lambda z: bound.start(jax.random.key(0), z), z)
@@ -283,6 +273,8 @@ class MCMC(numpyro.infer.MCMC):
         bound = self.sampler
         if state is None:
             state = bound.init(rng_key, self.num_warmup, z)
+        if self._spread is not None:
+            state = jax.device_put(state, self._spread)
         upper = self._collection_params["upper"]
         lower = self._collection_params["lower"]
         size = self._collection_params["collection_size"]
@@ -372,14 +364,6 @@ class MCMC(numpyro.infer.MCMC):
         self._lock = threading.Lock()
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _draw_positions(wall: PrivateModel, strategy: Any, keys: Any) -> dict:
-    def draw(key):
-        return wall.init(key, strategy)
-
-    return jax.vmap(draw)(keys) if keys.ndim else draw(keys)
-
-
 @lru_cache(maxsize=64)
 def _epsilon_table(
     bound: BoundKernel, steps: int, relation: str, delta: float
@@ -389,3 +373,9 @@ def _epsilon_table(
     return tuple(
         (count, privacy_curve(bound.event(count), relation).epsilon(delta)) for count in counts
     )
+
+
+def _over_devices(num_chains: int) -> tuple[NamedSharding, NamedSharding]:
+    """Shardings that give each of ``num_chains`` devices one chain, and all of them everything."""
+    mesh = Mesh(np.array(jax.local_devices()[:num_chains]), ("chains",))
+    return NamedSharding(mesh, PartitionSpec("chains")), NamedSharding(mesh, PartitionSpec())

@@ -7,8 +7,10 @@ values and the public scale of their noise, never a record.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Budget, calibrate
+from numpyro_dp.accounting import Budget, calibrate, privacy_curve
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel, RunFacts
 from numpyro_dp.mechanisms import PrivateSum
@@ -148,6 +150,7 @@ class GradientKernel(PrivateKernel):
     noise_multiplier: float | None = None
     likelihood_power: float = 1.0
     microbatch_size: int | None = None
+    max_records: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -164,6 +167,8 @@ class GradientKernel(PrivateKernel):
             _validate.rate("sampling_rate", self.sampling_rate)
         if self.microbatch_size is not None:
             _validate.positive_int("microbatch_size", self.microbatch_size)
+        if self.max_records is not None:
+            _validate.positive_int("max_records", self.max_records)
         _validate.positive("likelihood_power", self.likelihood_power)
         if self.noise_multiplier is not None:
             _validate.nonnegative("noise_multiplier", self.noise_multiplier)
@@ -183,8 +188,11 @@ class GradientKernel(PrivateKernel):
     def bind(
         self, wall: PrivateModel, *, num_steps: int, relation: str, delta: float
     ) -> BoundGradientKernel:
+        if relation == "add_remove":
+            self._check_private_size()
         mechanism = _private_sum(
             num_records=wall.num_records,
+            max_records=self.max_records if relation == "add_remove" else None,
             dim=_dimension(wall),
             sampling_rate=self._sampling_rate(wall.num_records),
             clip_norm=self.clip_norm,
@@ -201,6 +209,14 @@ class GradientKernel(PrivateKernel):
             integrator=self.integrator(),
             likelihood_power=float(self.likelihood_power),
         )
+
+    def _check_private_size(self) -> None:
+        if self.sampling_rate is None or self.sampling_rate == 1 or self.max_records is None:
+            raise ValueError(
+                "under relation='add_remove' the number of records is private: give "
+                "sampling_rate= below 1 (not batch_size) and max_records=, a public upper bound "
+                "on the number of records"
+            )
 
     def _sampling_rate(self, num_records: int) -> float:
         if self.batch_size is not None:
@@ -236,6 +252,31 @@ def _private_sum(
             noise_multiplier=noise_multiplier, num_steps=num_steps, delta=delta, **shape
         )
 
-    if isinstance(noise, Budget):
-        return at(calibrate(lambda multiplier: at(multiplier).event(num_steps), noise, relation))
-    return at(float(noise))
+    if not isinstance(noise, Budget):
+        return at(float(noise))
+    most = _most_noise(at)
+
+    def run(noise_multiplier: float) -> DpEvent:
+        return at(min(noise_multiplier, most)).event(num_steps)
+
+    least = privacy_curve(run(most), relation).epsilon(noise.delta)
+    if least > noise.epsilon:
+        remedy = (
+            f"ε ≥ {least:.3g} would do at this δ"
+            if math.isfinite(least)
+            else "no ε would do at this δ, which must be larger"
+        )
+        raise ValueError(
+            f"privacy={noise} is too small for {num_steps} private steps, even with the most noise "
+            f"the release can carry: {remedy}; or run fewer steps, fewer chains or smaller batches"
+        )
+    return at(calibrate(run, noise, relation))
+
+
+def _most_noise(at: Callable[[float], PrivateSum]) -> float:
+    """The largest noise multiplier, to a quarter of an octave, that the lattice can carry."""
+    for quarter in range(60, -40, -1):
+        with contextlib.suppress(ValueError):
+            at(2.0 ** (quarter / 4))
+            return 2.0 ** (quarter / 4)
+    raise ValueError("no noise multiplier fits the integer lattice in so many dimensions")

@@ -22,9 +22,12 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget
 from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.mcmc import plain
 from numpyro_dp.model import PrivateModel
 
 __all__ = ["BoundKernel", "PrivateKernel", "RunFacts"]
+
+_DEFAULT_DELTA = 1e-6
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,7 @@ class PrivateKernel(MCMCKernel):
     init_strategy: Any = None
     data_plate: str | None = None
     steps_per_sample: int = 1
+    num_steps: int | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.model):
@@ -161,6 +165,8 @@ class PrivateKernel(MCMCKernel):
         if self.accountant is not None and not isinstance(self.accountant, Accountant):
             raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {self.accountant!r}")
         _validate.positive_int("steps_per_sample", self.steps_per_sample)
+        if self.num_steps is not None:
+            _validate.positive_int("num_steps", self.num_steps)
 
     @property
     def sample_field(self) -> str:
@@ -181,14 +187,37 @@ class PrivateKernel(MCMCKernel):
     ) -> BoundKernel:
         """Fix every number for a run of ``num_steps`` private steps over all chains."""
 
-    def init(self, *args: Any, **kwargs: Any) -> Any:
-        raise ValueError(
-            f"{type(self).__name__} runs in numpyro_dp.MCMC, which charges the privacy budget "
-            "before the records are touched: replace numpyro.infer.MCMC by numpyro_dp.MCMC"
-        )
+    @property
+    def relation(self) -> str:
+        """Neighbouring relation: the ledger's."""
+        return "zero_out" if self.accountant is None else self.accountant.relation
 
-    def sample(self, state: Any, model_args: Any, model_kwargs: Any) -> Any:
-        return self.init()
+    @property
+    def delta(self) -> float:
+        """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
+        ledger = None if self.accountant is None else self.accountant.budget
+        for budget in (self.privacy, ledger):
+            if budget is not None:
+                return budget.delta
+        return _DEFAULT_DELTA
+
+    def init(
+        self,
+        rng_key: Any,
+        num_warmup: int,
+        init_params: Any,
+        model_args: tuple,
+        model_kwargs: dict,
+    ) -> plain.MeteredState:
+        """Called by plain ``numpyro.infer.MCMC`` only: charges ``num_steps``, then starts."""
+        return plain.begin(self, rng_key, init_params, model_args, model_kwargs)
+
+    def sample(self, state: Any, model_args: tuple, model_kwargs: dict) -> plain.MeteredState:
+        """Called by plain ``numpyro.infer.MCMC`` only; NaN once the charged steps are done."""
+        return plain.proceed(self, state, model_args, model_kwargs)
+
+    def postprocess_fn(self, model_args: tuple, model_kwargs: dict) -> Callable[[dict], dict]:
+        return plain.bound_for(self, 0, model_args, model_kwargs).constrained
 
     def get_diagnostics_str(self, state: Any) -> str:
         return ""

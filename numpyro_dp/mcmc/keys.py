@@ -12,12 +12,21 @@ from jax import random
 
 from numpyro_dp.mechanisms import CHACHA20, scrubbed
 
-__all__ = ["as_typed_keys", "scrub", "seeded_key"]
+__all__ = ["as_typed_keys", "is_traced", "scrub", "seeded_key"]
 
 
 def scrub(state: Any) -> Any:
     """A state whose keys are zeros of the same kind; ``None`` stays ``None``."""
     return None if state is None else state._replace(rng_key=scrubbed(state.rng_key))
+
+
+def is_traced(rng_key: Any) -> bool:
+    """Whether the caller is inside a JAX transformation.
+
+    Under ``vmap`` the key is traced and constants are not; under ``jit`` with a constant key it is
+    the other way round.
+    """
+    return any(isinstance(value, jax.core.Tracer) for value in (rng_key, jnp.zeros(())))
 
 
 def as_typed_keys(rng_key: Any, num_chains: int) -> Any:
@@ -42,7 +51,7 @@ def as_typed_keys(rng_key: Any, num_chains: int) -> Any:
             f"rng_key holds {keys.shape} keys; give one key, or one for each of the {num_chains} "
             "chains"
         )
-    return keys
+    return keys.reshape(()) if num_chains == 1 else keys
 
 
 def seeded_key(keys: Any) -> Any:

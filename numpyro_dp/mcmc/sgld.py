@@ -99,6 +99,10 @@ class DPSGLD(GradientKernel):
     :param data_plate: name of the plate whose slices are the records, when several enclose the
         observations.
     :param microbatch_size: rows whose gradients are held in memory at a time; default all.
+    :param max_records: public upper bound on the number of records, needed where that number is
+        private (an accountant with ``relation="add_remove"``).
+    :param num_steps: private steps of one chain, for one run in plain ``numpyro.infer.MCMC``:
+        each chain charges as many to ``accountant`` before it starts, and turns NaN after them.
     :raises ValueError: for arguments out of range, both or neither of ``privacy`` and
         ``noise_multiplier``, both of ``batch_size`` and ``sampling_rate``.
 

@@ -1,0 +1,123 @@
+"""One run of a private kernel in plain ``numpyro.infer.MCMC``.
+
+NumPyro calls ``init`` once a chain and then steps as often as it likes, so ``init`` charges the
+``num_steps`` that the kernel was given before it returns, and the chain stops touching the records
+after that many. NumPyro also swaps keys when it resumes; a chain whose key was swapped would draw
+its noise from a key that the caller knows, so it turns NaN instead.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax, random
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from numpyro_dp.mcmc.keys import as_typed_keys, is_traced
+from numpyro_dp.mcmc.start import starting_positions
+from numpyro_dp.mechanisms import os_key, scrubbed
+from numpyro_dp.model import private_model
+
+if TYPE_CHECKING:
+    from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
+
+__all__ = ["MeteredState", "begin", "bound_for", "proceed"]
+
+
+class MeteredState(NamedTuple):
+    """A chain under plain NumPyro.
+
+    - **i**, **z**: as in the kernel's own state.
+    - **rng_key**: a decoy, compared with **tag**; NumPyro overwrites it on resuming.
+    - **tag**: the decoy as it was.
+    - **inner**: the kernel's own state, its key zeroed once the charged steps are done.
+    """
+
+    i: Int[Array, "..."]
+    z: dict[str, Float[Array, "..."]]
+    rng_key: Any
+    tag: UInt32[Array, "..."]
+    inner: Any
+
+
+def begin(
+    kernel: PrivateKernel, rng_key: Any, init_params: Any, args: tuple, kwargs: dict
+) -> MeteredState:
+    """Charge ``num_steps`` for each key, then start the chains; see the module's docstring."""
+    name = type(kernel).__name__
+    if is_traced(rng_key):
+        raise ValueError(
+            f"{name} cannot start inside a JAX transformation (chain_method='parallel' or a "
+            "callable): use numpyro_dp.MCMC, or 'sequential' or 'vectorized' chains"
+        )
+    if kernel.num_steps is None or kernel.accountant is None:
+        raise ValueError(
+            f"{name} runs in numpyro_dp.MCMC, which charges the privacy budget before the records "
+            "are touched: replace numpyro.infer.MCMC by numpyro_dp.MCMC. For one run in plain "
+            f"numpyro.infer.MCMC, give {name} both num_steps= (num_warmup + num_samples, times "
+            "steps_per_sample) and accountant="
+        )
+    if jax.config.jax_compilation_cache_dir:  # ty: ignore[unresolved-attribute]
+        warnings.warn(
+            "JAX's compilation cache is on: pass jit_model_args=True to numpyro.infer.MCMC, or "
+            "the records are written to that cache as constants of the program",
+            stacklevel=4,
+        )
+    keys = as_typed_keys(rng_key, rng_key.shape[0] if _batched(rng_key) else 1)
+    bound = bound_for(kernel, keys, args, kwargs)
+    z = starting_positions(bound.wall, kernel.init_strategy, keys, init_params)
+    event = bound.event(kernel.num_steps * max(keys.size, 1))
+    kernel.accountant.charge(event, label=name)
+    secret, decoy = (
+        random.split(os_key(), keys.shape) if keys.ndim else os_key() for _ in range(2)
+    )
+    inner = bound.init(secret, 0, z)
+    return MeteredState(inner.i, inner.z, decoy, random.key_data(decoy), inner)
+
+
+def proceed(kernel: PrivateKernel, state: MeteredState, args: tuple, kwargs: dict) -> MeteredState:
+    """One sample; NaN, without touching the records, once the charge is used up."""
+    bound = bound_for(kernel, state.i, args, kwargs)
+    records = bound.wall.records(args, kwargs)
+
+    def step(inner):
+        inner = bound.sample(inner, records)
+        done = jnp.all(inner.i + bound.steps_per_sample > kernel.num_steps)
+        spent = scrubbed(inner.rng_key)
+        key = lax.cond(done, lambda: spent, lambda: inner.rng_key)
+        return inner._replace(rng_key=key)
+
+    def exhausted(inner):
+        z = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), inner.z)
+        return inner._replace(z=z, i=inner.i + bound.steps_per_sample)
+
+    # One predicate for all chains and outside their vmap: inside, both branches would run and the
+    # records would be touched after all.
+    inner = lax.cond(_may_step(kernel, bound, state), step, exhausted, state.inner)
+    return MeteredState(inner.i, inner.z, state.rng_key, state.tag, inner)
+
+
+def _may_step(kernel: PrivateKernel, bound: BoundKernel, state: MeteredState) -> Bool[Array, ""]:
+    words = random.key_data(state.rng_key)
+    if words.shape != state.tag.shape:
+        return jnp.zeros((), bool)  # a key of another kind: NumPyro resumed with the caller's
+    own_key = jnp.all(words == state.tag)
+    return own_key & jnp.all(state.i + bound.steps_per_sample <= kernel.num_steps)
+
+
+def bound_for(kernel: PrivateKernel, chains: Any, args: tuple, kwargs: dict) -> BoundKernel:
+    """The bound kernel for these arguments; found again in caches, under a trace too."""
+    private_size = kernel.relation == "add_remove"
+    wall = private_model(
+        kernel.user_model, args, kwargs, data_plate=kernel.data_plate, private_size=private_size
+    )
+    total = (kernel.num_steps or 1) * max(jnp.size(chains), 1)
+    return kernel.bind(wall, num_steps=total, relation=kernel.relation, delta=kernel.delta)
+
+
+def _batched(rng_key: Any) -> bool:
+    typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
+    return rng_key.ndim > (0 if typed else 1)

@@ -1,0 +1,54 @@
+"""Where chains start: drawn from public values, or given by the caller."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import random
+from numpyro.infer import init_to_uniform
+
+from numpyro_dp.model import PrivateModel
+
+__all__ = ["starting_positions"]
+
+# Close to the middle of every prior: a private run has few steps to spend on the way to the mode.
+_NEAR_ZERO = init_to_uniform(radius=0.1)
+
+
+def starting_positions(
+    wall: PrivateModel, strategy: Any, keys: Any, init_params: Any, num_chains: int | None = None
+) -> dict:
+    """Unconstrained starting positions, with a leading chain axis for several chains.
+
+    :param wall: the model.
+    :param strategy: a NumPyro initialisation strategy, or ``None`` for one near zero.
+    :param keys: one typed key, or one for each chain.
+    :param init_params: positions that the caller gives instead, checked for their shapes.
+    :param num_chains: chains; by default one for each key.
+    :raises ValueError: when ``init_params`` does not fit the latents.
+    """
+    several = keys.ndim > 0 if num_chains is None else num_chains > 1
+    if several and keys.ndim == 0:
+        keys = random.split(keys, num_chains)
+    drawn = _drawn(wall, _NEAR_ZERO if strategy is None else strategy, keys)
+    if init_params is None:
+        return drawn
+    expected = jax.tree.map(jnp.shape, drawn)
+    given = jax.tree.map(jnp.shape, init_params)
+    if given != expected:
+        raise ValueError(
+            f"init_params has shapes {given}, but the unconstrained latents"
+            f"{' (leading axis: chains)' if several else ''} have {expected}"
+        )
+    return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), init_params, drawn)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _drawn(wall: PrivateModel, strategy: Any, keys: Any) -> dict:
+    def draw(key):
+        return wall.init(key, strategy)
+
+    return jax.vmap(draw)(keys) if keys.ndim else draw(keys)
