@@ -8,33 +8,18 @@ reads a record, the model is refused. Nothing here knows of budgets or mechanism
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, NoReturn
+from functools import lru_cache
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
-from numpyro_dp._additive import dummy_records, require_additive
+from numpyro_dp._additive import dummy_records
 from numpyro_dp._initial import draw_position, initial_program
-from numpyro_dp._plate import RowRun
-from numpyro_dp._programs import (
-    GlobalPrograms,
-    global_programs,
-    require_no_closure,
-    rows_program,
-)
-from numpyro_dp._prune import Pruned
-from numpyro_dp._structure import (
-    Structure,
-    choose_plate,
-    enumeration_dim,
-    quoted,
-    read_structure,
-    require_private_size,
-    require_supported_sites,
-)
+from numpyro_dp._split import Parts, Spec, check_additive, split
+from numpyro_dp._structure import quoted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout, as_records, read_arguments
 
@@ -42,26 +27,6 @@ __all__ = ["PrivateModel", "private_model"]
 
 Model = Callable[..., Any]
 Position = Mapping[str, Any]
-
-
-class _Spec(NamedTuple):
-    """Everything that decides a private model, hashable and comparable by value."""
-
-    model: Model
-    layout: Layout
-    data_plate: str | None
-    private_size: bool
-    x64: bool
-
-
-class _Parts(NamedTuple):
-    """What tracing a specification gives."""
-
-    plate: str
-    num_records: int
-    structure: Structure
-    programs: GlobalPrograms
-    term: Pruned
 
 
 class PrivateModel:
@@ -114,8 +79,8 @@ class PrivateModel:
     latents: tuple[str, ...]
     dropped_deterministics: tuple[str, ...]
     public_inputs: tuple[str, ...]
-    _spec: _Spec
-    _parts: _Parts
+    _spec: Spec
+    _parts: Parts
     _hash: int
 
     def __init__(
@@ -131,10 +96,10 @@ class PrivateModel:
         spec = _specify(model, model_args, model_kwargs, data_plate, private_size)
         self._fill(spec, check=check)
 
-    def _fill(self, spec: _Spec, *, check: bool) -> None:
-        parts = _split(spec)
+    def _fill(self, spec: Spec, *, check: bool) -> None:
+        parts = split(spec)
         if check:
-            _check_additive(spec, parts)
+            check_additive(spec, parts)
         values = {
             "num_records": parts.num_records,
             "plate": parts.plate,
@@ -305,17 +270,17 @@ def _specify(
     model_kwargs: Mapping[str, Any] | None,
     data_plate: str | None,
     private_size: bool,
-) -> _Spec:
+) -> Spec:
     if not isinstance(model, Hashable):
         raise UnsupportedModelError(
             f"the model is an unhashable {type(model).__name__}: pass a function"
         )
     layout, _ = read_arguments(model, model_args, model_kwargs)
-    return _Spec(model, layout, data_plate, private_size, _x64())
+    return Spec(model, layout, data_plate, private_size, _x64())
 
 
 @lru_cache(maxsize=64)
-def _cached(spec: _Spec, check: bool) -> PrivateModel:
+def _cached(spec: Spec, check: bool) -> PrivateModel:
     built = object.__new__(PrivateModel)
     built._fill(spec, check=check)
     return built
@@ -331,52 +296,11 @@ def _rebuild(
     with warnings.catch_warnings():
         # Whoever built it has seen them.
         warnings.simplefilter("ignore", UserWarning)
-        return _cached(_Spec(model, layout, data_plate, private_size, x64), False)
+        return _cached(Spec(model, layout, data_plate, private_size, x64), False)
 
 
 def _x64() -> bool:
     return bool(jax.config.read("jax_enable_x64"))
-
-
-def _split(spec: _Spec) -> _Parts:
-    """Trace a specification and judge it; raises before any data could be touched."""
-    model, layout = spec.model, spec.layout
-    structure = read_structure(model, layout, init_to_uniform())
-    plate, num_records = choose_plate(structure, spec.data_plate)
-    require_supported_sites(structure, plate)
-    if not layout.arrays:
-        raise UnsupportedModelError(
-            f"no argument holds records (plate `{plate}` has size {num_records}): pass the data as "
-            "arguments of the model, not by a closure"
-        )
-    layout.require_records(num_records, plate)
-    layout.require_no_listed_data(num_records)
-    if spec.private_size:
-        require_private_size(
-            structure,
-            partial(read_structure, model, layout, init_to_uniform(), rows=num_records + 1),
-            plate,
-            spec.data_plate,
-        )
-    programs = global_programs(
-        model, layout, structure, plate, num_records, private_size=spec.private_size
-    )
-    run = RowRun(model, plate, num_records, enumeration_dim(structure))
-    term = rows_program(run, layout, programs.constrained, 1)
-    require_no_closure(term, layout, num_records)
-    return _Parts(plate, num_records, structure, programs, term)
-
-
-def _check_additive(spec: _Spec, parts: _Parts) -> None:
-    run = RowRun(spec.model, parts.plate, parts.num_records, enumeration_dim(parts.structure))
-    constrained = parts.programs.constrained
-    require_additive(
-        joint=lambda rows: rows_program(run, spec.layout, constrained, rows),
-        term=parts.term,
-        constrain=parts.programs.constrain,
-        latents=parts.structure.latents,
-        draw=partial(dummy_records, spec.layout),
-    )
 
 
 def _difference(expected: Layout, got: Layout) -> str:

@@ -1,0 +1,93 @@
+"""From a model and the layout of its arguments to judged programs, before any data is touched."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from numpyro.infer import init_to_uniform
+
+from numpyro_dp._additive import dummy_records, require_additive
+from numpyro_dp._plate import RowRun
+from numpyro_dp._programs import (
+    GlobalPrograms,
+    global_programs,
+    require_no_closure,
+    rows_program,
+)
+from numpyro_dp._prune import Pruned
+from numpyro_dp._structure import (
+    Structure,
+    choose_plate,
+    enumeration_dim,
+    read_structure,
+    require_private_size,
+    require_supported_sites,
+)
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.records import Layout
+
+__all__ = ["Parts", "Spec", "check_additive", "split"]
+
+Model = Callable[..., Any]
+
+
+class Spec(NamedTuple):
+    """Everything that decides a private model, hashable and comparable by value."""
+
+    model: Model
+    layout: Layout
+    data_plate: str | None
+    private_size: bool
+    x64: bool
+
+
+class Parts(NamedTuple):
+    """What tracing a specification gives."""
+
+    plate: str
+    num_records: int
+    structure: Structure
+    programs: GlobalPrograms
+    term: Pruned
+
+
+def split(spec: Spec) -> Parts:
+    """Trace a specification and judge it; raises before any data could be touched."""
+    model, layout = spec.model, spec.layout
+    structure = read_structure(model, layout, init_to_uniform())
+    plate, num_records = choose_plate(structure, spec.data_plate)
+    require_supported_sites(structure, plate)
+    if not layout.arrays:
+        raise UnsupportedModelError(
+            f"no argument holds records (plate `{plate}` has size {num_records}): pass the data as "
+            "arguments of the model, not by a closure"
+        )
+    layout.require_records(num_records, plate)
+    layout.require_no_listed_data(num_records)
+    if spec.private_size:
+        require_private_size(
+            structure,
+            partial(read_structure, model, layout, init_to_uniform(), rows=num_records + 1),
+            plate,
+            spec.data_plate,
+        )
+    programs = global_programs(
+        model, layout, structure, plate, num_records, private_size=spec.private_size
+    )
+    run = RowRun(model, plate, num_records, enumeration_dim(structure))
+    term = rows_program(run, layout, programs.constrained, 1)
+    require_no_closure(term, layout, num_records)
+    return Parts(plate, num_records, structure, programs, term)
+
+
+def check_additive(spec: Spec, parts: Parts) -> None:
+    """Refuse a model that is no sum over records, as far as made-up records can tell."""
+    run = RowRun(spec.model, parts.plate, parts.num_records, enumeration_dim(parts.structure))
+    constrained = parts.programs.constrained
+    require_additive(
+        joint=lambda rows: rows_program(run, spec.layout, constrained, rows),
+        term=parts.term,
+        constrain=parts.programs.constrain,
+        latents=parts.structure.latents,
+        draw=partial(dummy_records, spec.layout),
+    )
