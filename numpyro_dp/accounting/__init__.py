@@ -7,6 +7,7 @@ from numpyro_dp.accounting.calibrate import calibrate
 from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
 from numpyro_dp.accounting.ledger import Entry
 from numpyro_dp.accounting.relation import Relation, check_relation, relation_text, sensitivity
+from numpyro_dp.accounting.report import PrivacyReport
 
 __all__ = [
     "DEFAULT_DELTA",
@@ -14,6 +15,7 @@ __all__ = [
     "Budget",
     "Entry",
     "PrivacyCurve",
+    "PrivacyReport",
     "Relation",
     "calibrate",
     "check_relation",

@@ -87,6 +87,11 @@ class Accountant:
         return self._allow_conditional
 
     @property
+    def stated_delta(self) -> float:
+        """The δ at which this accountant states ε: the budget's, or 1e-6 without one."""
+        return DEFAULT_DELTA if self.budget is None else self.budget.delta
+
+    @property
     def entries(self) -> tuple[Entry, ...]:
         """Every charge so far, read afresh from the ledger."""
         return self._ledger.entries()
@@ -143,7 +148,7 @@ class Accountant:
             condition.
         """
         entries = self.entries
-        at = self._delta if delta is None else delta
+        at = self.stated_delta if delta is None else delta
         total = self._curve(entries).epsilon(at)
         return math.inf if _conditions(entries) else total
 
@@ -171,7 +176,7 @@ class Accountant:
             SpendingRow(
                 entry.label,
                 describe(entry.event),
-                self._curve((), entry.event).epsilon(self._delta),
+                self._curve((), entry.event).epsilon(self.stated_delta),
                 entry.time,
                 entry.condition,
             )
@@ -179,17 +184,13 @@ class Accountant:
         )
         return SpendingReport(
             rows=rows,
-            total=self._curve(entries).epsilon(self._delta),
-            delta=self._delta,
+            total=self._curve(entries).epsilon(self.stated_delta),
+            delta=self.stated_delta,
             relation=self.relation,
             budget=None if self.budget is None else self.budget.epsilon,
             left=self.remaining(),
             path=None if self.path is None else str(self.path),
         )
-
-    @property
-    def _delta(self) -> float:
-        return DEFAULT_DELTA if self.budget is None else self.budget.delta
 
     def _curve(self, entries: tuple[Entry, ...], *more: DpEvent) -> PrivacyCurve:
         return privacy_curve(_composed(entries, *more), self.relation)

@@ -1,0 +1,269 @@
+"""The privacy report: everything a reader needs to judge, and to recompute, one ε."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from numpyro_dp.accounting import rendering
+from numpyro_dp.accounting.accountant import Accountant
+from numpyro_dp.accounting.curve import privacy_curve
+from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, from_json, to_json
+from numpyro_dp.accounting.relation import check_relation, relation_text
+from numpyro_dp.accounting.risk import FALSE_POSITIVE_RATE, attack_risk
+from numpyro_dp.accounting.versions import versions
+
+__all__ = ["PrivacyReport"]
+
+_SCHEMA = "numpyro_dp.PrivacyReport/1"
+_CURVE_DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
+_NOT_COVERED = (
+    "side channels (run time, memory, power) and whoever can read the machine's memory",
+    "anything computed from the records by other means, diagnostics and plots included",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyReport:
+    """The privacy statement of one result.
+
+    Made by ``build``. ``str`` is the statement in words; ``epsilon`` never stands alone: unit,
+    relation, δ and conditions are beside it in every form. ``ledger_…`` fields describe the whole
+    ledger that the charges went to, everything else this result's own charges.
+    """
+
+    epsilon: float
+    delta: float
+    curve: tuple[tuple[float, float], ...]
+    variant: str
+    relation: str
+    relation_text: str
+    unit: str
+    user_level: str
+    num_records: int | None
+    mechanism: str
+    sampler: str
+    sampling_rate: float | None
+    clip_norm: float | None
+    noise_multiplier: float | str | None
+    noise_std: float | None
+    steps: int
+    warmup_steps: int
+    num_chains: int
+    overflow_delta: float
+    released: tuple[str, ...]
+    assumed_public: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    conditions: tuple[str, ...]
+    tuning: str
+    randomness: str
+    arithmetic: str
+    notes: tuple[str, ...]
+    advantage: float
+    tpr_at_fpr: float
+    fpr: float
+    attacker_certainty: float
+    earlier_runs: int | None
+    ledger_epsilon: float | None
+    ledger_delta: float | None
+    ledger_budget: float | None
+    ledger_left: float | None
+    ledger_path: str | None
+    events: tuple[tuple[str, str], ...]
+    versions: tuple[tuple[str, str], ...]
+    created_at: str
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        entries: Sequence[tuple[str, DpEvent]],
+        relation: str,
+        delta: float,
+        unit: str,
+        num_records: int | None,
+        mechanism: str,
+        sampler: str,
+        sampling_rate: float | None,
+        clip_norm: float | None,
+        noise_multiplier: float | str | None,
+        steps: int,
+        warmup_steps: int,
+        num_chains: int,
+        overflow_delta: float,
+        released: Sequence[str],
+        assumed_public: Sequence[str],
+        conditions: Sequence[str],
+        randomness: str,
+        arithmetic: str,
+        notes: Sequence[str] = (),
+        earlier_runs: int | None = None,
+        accountant: Accountant | None = None,
+    ) -> "PrivacyReport":
+        """Return the report of the charges ``entries``.
+
+        Args:
+            entries: label and event of each charge of this result, in order.
+            relation: neighbouring relation of the guarantee.
+            delta: δ at which ε is stated.
+            unit: what is protected, such as ``"one slice of plate 'people'"``.
+            num_records: number of records when public, None when private.
+            mechanism: the private mechanism, in words.
+            sampler: how records are chosen for a step, in words.
+            sampling_rate: chance of each record to take part in a step.
+            clip_norm: bound on one record's contribution.
+            noise_multiplier: standard deviation of the noise over ``clip_norm``, or words.
+            steps: private steps, all chains and warm-up included.
+            warmup_steps: those of them that were warm-up.
+            num_chains: number of chains.
+            overflow_delta: total variation outside the privacy loss distribution.
+            released: what leaves the wall.
+            assumed_public: what the guarantee takes as public.
+            conditions: what the guarantee depends on; empty when nothing.
+            randomness: source of the noise.
+            arithmetic: how rounding is dealt with.
+            notes: further sentences.
+            earlier_runs: entries of the ledger before this result's; counted when None.
+            accountant: whose ledger the charges went to.
+
+        Returns:
+            The report; every ε in it is an upper bound.
+
+        Raises:
+            ValueError: when relation, δ or an event is invalid.
+        """
+        checked = check_relation(relation)
+        event = ComposedDpEvent([charged for _, charged in entries])
+        curve = privacy_curve(event, checked)
+        risk = attack_risk(curve)
+        before, ledger = _ledger_facts(accountant, len(entries))
+        earlier = before if earlier_runs is None else earlier_runs
+        return cls(
+            epsilon=curve.epsilon(delta),
+            delta=delta,
+            curve=tuple((at, curve.epsilon(at)) for at in _CURVE_DELTAS),
+            variant=_variant(curve.private, conditions),
+            relation=checked,
+            relation_text=relation_text(checked),
+            unit=unit,
+            user_level=rendering.user_level(unit),
+            num_records=num_records,
+            mechanism=mechanism,
+            sampler=sampler,
+            sampling_rate=sampling_rate,
+            clip_norm=clip_norm,
+            noise_multiplier=noise_multiplier,
+            noise_std=_noise_std(clip_norm, noise_multiplier),
+            steps=steps,
+            warmup_steps=warmup_steps,
+            num_chains=num_chains,
+            overflow_delta=overflow_delta,
+            released=tuple(released),
+            assumed_public=tuple(assumed_public),
+            not_covered=_NOT_COVERED,
+            conditions=tuple(conditions),
+            tuning=rendering.tuning(earlier),
+            randomness=randomness,
+            arithmetic=arithmetic,
+            notes=tuple(notes),
+            advantage=risk.advantage,
+            tpr_at_fpr=risk.true_positive_rate,
+            fpr=FALSE_POSITIVE_RATE,
+            attacker_certainty=risk.certainty,
+            earlier_runs=earlier,
+            **ledger,
+            events=tuple((label, to_json(charged)) for label, charged in entries),
+            versions=tuple(versions().items()),
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def recompute(self) -> float:
+        """Return ε at ``delta``, computed afresh from the stored events alone.
+
+        Raises:
+            ValueError: when a stored event cannot be read or has no privacy statement.
+        """
+        event = ComposedDpEvent([from_json(text) for _, text in self.events])
+        return privacy_curve(event, check_relation(self.relation)).epsilon(self.delta)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields under their names, with the name of the format."""
+        return {"schema": _SCHEMA, **asdict(self)}
+
+    def to_json(self) -> str:
+        """Return ``to_dict`` as JSON; infinite numbers are written as the text ``"inf"``."""
+        return json.dumps(_finite(self.to_dict()), ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, object]) -> "PrivacyReport":
+        """Return the report that ``to_dict`` or ``to_json`` wrote.
+
+        Raises:
+            ValueError: when fields are missing or unknown.
+        """
+        given = {key: value for key, value in tree.items() if key != "schema"}
+        expected = {field.name for field in fields(cls)}
+        if tree.get("schema") != _SCHEMA or set(given) != expected:
+            raise ValueError(
+                f"not a privacy report of format {_SCHEMA}: fields missing "
+                f"{sorted(expected - set(given))}, unknown {sorted(set(given) - expected)}"
+            )
+        return cls(**{key: _restored(value) for key, value in given.items()})
+
+    def to_markdown(self) -> str:
+        """Return the statement and a table of the facts as Markdown."""
+        return rendering.markdown(self)
+
+    def to_registry(self) -> dict[str, dict[str, object]]:
+        """Return tiers 2 and 3 of an entry for the OpenDP/NIST registry of deployments."""
+        return rendering.registry(self)
+
+    def __str__(self) -> str:
+        return rendering.text(self)
+
+    def _repr_html_(self) -> str:
+        return rendering.html(self)
+
+
+def _noise_std(clip_norm: float | None, noise_multiplier: float | str | None) -> float | None:
+    if clip_norm is None or noise_multiplier is None or isinstance(noise_multiplier, str):
+        return None
+    return float(clip_norm * noise_multiplier) if math.isfinite(clip_norm) else None
+
+
+def _variant(private: bool, conditions: Sequence[str]) -> str:
+    if not private:
+        return "none: not differentially private"
+    return "approximate differential privacy" + (", conditional" if conditions else "")
+
+
+def _ledger_facts(accountant: Accountant | None, own: int) -> tuple[int | None, dict[str, Any]]:
+    if accountant is None:
+        names = ("epsilon", "delta", "budget", "left", "path")
+        return None, {f"ledger_{name}": None for name in names}
+    budget = accountant.budget
+    return max(len(accountant.entries) - own, 0), {
+        "ledger_epsilon": accountant.epsilon(),
+        "ledger_delta": accountant.stated_delta,
+        "ledger_budget": None if budget is None else budget.epsilon,
+        "ledger_left": accountant.remaining(),
+        "ledger_path": None if accountant.path is None else str(accountant.path),
+    }
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _restored(value: object) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_restored(item) for item in value)
+    return math.inf if value == "inf" else value
