@@ -87,7 +87,5 @@ def draw(
     # Unsigned and in bounds by its bits: JAX's fix-up of negative indices is skipped.
     limit = jnp.asarray(table.limit).at[index].get(mode="promise_in_bounds")
     packed = jnp.asarray(table.packed).at[index].get(mode="promise_in_bounds")
-    below = (second < limit) | (
-        (second == limit) & ((first & low_mask) < (packed & low_mask))
-    )
+    below = (second < limit) | ((second == limit) & ((first & low_mask) < (packed & low_mask)))
     return jnp.where(below, index, packed >> low_bits).astype(jnp.int32)

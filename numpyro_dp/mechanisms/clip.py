@@ -22,7 +22,8 @@ def integer_sum(
     vectors: Float32[Array, "rows dim"],
     rows: Int32[Array, " rows"],
     mask: Bool[Array, " rows"],
-    dither_words: UInt32[Array, " dim_or_none"],
+    dither_words: UInt32[Array, " words"],
+    opaque: UInt32[Array, ""],
 ) -> Int32[Array, " dim"]:
     """Sum of the clipped, rounded vectors of a block of records, in lattice units.
 
@@ -31,17 +32,18 @@ def integer_sum(
         vectors: one record's vector a row.
         rows: row *numbers* in the data; the dither must not depend on the place in the batch.
         mask: False for padding.
-        dither_words: one random word a coordinate when ``lattice.dither``.
+        dither_words: one random word a coordinate when ``lattice.dither``, else ignored.
+        opaque: any word that the compiler cannot know; the result does not depend on it.
 
     Returns:
         int32 sums, exact; a masked, non-finite or overflowing record adds exactly zero.
 
     Privacy: every row's contribution is a function of that record and its row number alone and
-    has integer norm at most ``sqrt(lattice.squared_bound)``. The number of rows must not exceed
-    ``lattice.exact_rows``.
+    has integer norm at most ``sqrt(lattice.squared_bound)``, checked on the integers that are
+    added.
 
     Raises:
-        ValueError: for more rows than float32 adds exactly.
+        ValueError: for more than ``lattice.exact_rows`` rows, which float32 may not add exactly.
     """
     if vectors.shape[0] > lattice.exact_rows:
         raise ValueError(
@@ -52,16 +54,21 @@ def integer_sum(
     usable = jnp.isfinite(squared) & mask
     per_unit = jnp.float32(1 / lattice.scale)
     shrink = jnp.float32(lattice.cap) * lax.rsqrt(jnp.maximum(squared, _UNDERFLOW))
-    factor = jnp.minimum(per_unit, shrink)[:, None]
-    # The selection comes before rounding: 0 * NaN is NaN, and NaN has no integer.
-    shrunk = jnp.where(usable[:, None], vectors * factor, 0)
-    if lattice.dither:
-        integers = jnp.floor(shrunk + _offsets(rows, dither_words))
-    else:
-        integers = jnp.rint(shrunk)
+    factor = jnp.minimum(per_unit, shrink)
+
+    def rounded(_: Array, vectors: Float32[Array, "rows dim"]) -> Float32[Array, "rows dim"]:
+        # The selection comes before rounding: 0 * NaN is NaN, and NaN has no integer.
+        shrunk = jnp.where(usable[:, None], vectors * factor[:, None], 0)
+        if lattice.dither:
+            return jnp.floor(shrunk + _offsets(rows, dither_words))
+        return jnp.rint(shrunk)
+
+    # The integers that are checked must be the integers that are added. XLA would fuse the
+    # rounding into both uses and evaluate it twice, perhaps a unit apart; it cannot do so with the
+    # result of a loop, nor unroll a loop whose trip count (always 1) it does not know.
+    once = jnp.minimum(opaque | 1, 1).astype(jnp.int32)
+    integers = lax.fori_loop(0, once, rounded, vectors)
     good = usable & _within(lattice.squared_bound, integers)
-    # A product reads `integers` from memory. A fused `where(good, integers, 0).sum(0)` would round
-    # a second time, and the two roundings may differ by a unit.
     total = jnp.matmul(good.astype(jnp.float32), integers, precision=lax.Precision.HIGHEST)
     return total.astype(jnp.int32)
 

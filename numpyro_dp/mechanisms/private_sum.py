@@ -35,7 +35,9 @@ Words = tuple[UInt32[Array, " words"], UInt32[Array, " words"]]
 
 _OVERFLOW = 1e-12
 _CLIP_NORMS = 2.0**-40, 2.0**40
-_SCAN_ROWS = 1024
+# Gradients of one block stay in a core's cache (192 KiB of float32).
+_BLOCK_ELEMENTS = 3 << 14
+_LEAST_BLOCK_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,7 @@ class PrivateSum:
             rows: Int32[Array, " rows"],
             mask: Bool[Array, " rows"],
         ) -> Int32[Array, " dim"]:
-            return integer_sum(lattice, vectors, rows, mask, dither_words[0])
+            return integer_sum(lattice, vectors, rows, mask, dither_words[0], noise_words[0][0])
 
         total = self._total(scaled, records, batch, block_sum)
         noisy = (total + floor_noise(lattice, *noise_words)).astype(jnp.float32)
@@ -255,12 +257,14 @@ class PrivateSum:
 
         return part(0, batch), part(batch, dither), part(batch + dither, noise)
 
-    def _rows_at_once(self) -> int:
-        """Rows of one block: within memory, and within what float32 adds exactly."""
-        room = self.room
-        if self.lattice is not None and room > self.lattice.exact_rows:
-            room = min(self.lattice.exact_rows, _SCAN_ROWS)
-        return min(room, self.microbatch_size or room)
+    def _blocks(self) -> tuple[int, int]:
+        """Number of blocks and rows of each: within cache, memory, and float32's exact sums."""
+        most = self.microbatch_size or self.room
+        if self.lattice is not None:
+            in_cache = max(_BLOCK_ELEMENTS // self.dim, _LEAST_BLOCK_ROWS)
+            most = min(most, in_cache, self.lattice.exact_rows)
+        blocks = -(-self.room // most)
+        return blocks, -(-self.room // blocks)
 
     def _total(
         self,
@@ -270,8 +274,7 @@ class PrivateSum:
         block_sum: Callable[..., Array],
     ) -> Array:
         """The sum over the batch, by blocks of rows when it is too large for one."""
-        size = self._rows_at_once()
-        blocks = -(-self.room // size)
+        blocks, size = self._blocks()
         if batch is not None and blocks > 1:
             padding = (0, blocks * size - self.room)
             batch = jnp.pad(batch[0], padding), jnp.pad(batch[1], padding)

@@ -89,7 +89,7 @@ def _split(key: UInt32[Array, "8"], shape: tuple[int, ...]) -> Array:
     return _children(key, counters, _SPLIT).reshape(*shape, _KEY_WORDS)
 
 
-def _fold_in(key: UInt32[Array, "8"], data: Array) -> UInt32[Array, "8"]:
+def _fold_in(key: UInt32[Array, "8"], data: Array | int) -> UInt32[Array, "8"]:
     counter = lax.convert_element_type(data, jnp.uint32)
     return _children(key, counter[None], _FOLD)[0]
 
@@ -147,9 +147,7 @@ def os_key(num_chains: int | None = None) -> Key[Array, "..."]:
     return random.wrap_key_data(jnp.asarray(words.reshape(*shape, _KEY_WORDS)), impl=CHACHA20)
 
 
-def word_pairs(
-    key: Key[Array, ""], n: int
-) -> tuple[UInt32[Array, " {n}"], UInt32[Array, " {n}"]]:
+def word_pairs(key: Key[Array, ""], n: int) -> tuple[UInt32[Array, " {n}"], UInt32[Array, " {n}"]]:
     """``n`` pairs of independent uniform 32-bit words, the raw material of every table draw.
 
     Args:

@@ -43,7 +43,7 @@ class GapTables(NamedTuple):
 
 
 def _geometric(ratio: int, columns: int) -> list[int]:
-    """``ratio^g (1 - ratio)`` for g < columns - 1, then all that is left, in 192-bit fixed point."""
+    """``ratio^g (1 - ratio)`` for g < columns - 1, then what is left, in 192-bit fixed point."""
     one = 1 << _BITS
     left, law = one, []
     for _ in range(columns - 1):
@@ -57,7 +57,8 @@ def _rounded(law: list[int]) -> tuple[list[int], float]:
     """Weights out of 2^63 nearest to ``law`` (over its total), and their total variation to it."""
     total = sum(law)
     weights = [(2 * (p << alias.TOTAL_BITS) + total) // (2 * total) for p in law]
-    weights[-1] += (1 << alias.TOTAL_BITS) - sum(weights)
+    # The largest weight can bear the correction; the last one may be zero.
+    weights[weights.index(max(weights))] += (1 << alias.TOTAL_BITS) - sum(weights)
     off = sum(abs(w * total - (p << alias.TOTAL_BITS)) for w, p in zip(weights, law, strict=True))
     # 2^-120 covers the truncation of the fixed point itself, columns · 2^-192 at worst.
     return weights, float(Fraction(off, 2 * total << alias.TOTAL_BITS)) * (1 + 1e-9) + 2.0**-120
@@ -142,8 +143,8 @@ class PoissonSampler:
         sized_for = num_records if max_records is None else max_records
         if sized_for > _MOST_RECORDS:
             raise ValueError(
-                f"num_records={sized_for} is above 2^30 - 2, past 32-bit row numbers: split the data "
-                "into shards that are sampled on their own"
+                f"num_records={sized_for} is above 2^30 - 2, past 32-bit row numbers: split the "
+                "data into shards that are sampled on their own"
             )
         if sampling_rate < _LEAST_RATE:
             raise ValueError(
@@ -201,6 +202,4 @@ class PoissonSampler:
             return jnp.cumsum(step)
         end = self.num_records + 1
         # Stopping past the last row keeps int32 from wrapping; it is associative.
-        return lax.associative_scan(
-            lambda a, b: jnp.minimum(a + b, end), jnp.minimum(step, end)
-        )
+        return lax.associative_scan(lambda a, b: jnp.minimum(a + b, end), jnp.minimum(step, end))
