@@ -20,9 +20,6 @@ from numpyro_dp.accounting.relation import Relation
 
 __all__ = ["largest_left", "noise_that_fits", "steps_that_fit"]
 
-# Advice is rounded towards caution; a wide grid is enough for it.
-_COARSE = 0.05
-
 
 def largest_left(spent: DpEvent, budget: Budget, relation: Relation) -> float:
     """Return the largest ε whose Gaussian event at the budget's δ fits beside ``spent``.
@@ -79,7 +76,7 @@ def steps_that_fit(
 
     def fits(count: int) -> bool:
         fewer = _replaced(event, SelfComposedDpEvent(repeated.event, count))
-        curve = privacy_curve(ComposedDpEvent([spent, fewer]), relation, fineness=_COARSE)
+        curve = privacy_curve(ComposedDpEvent([spent, fewer]), relation)
         return curve.epsilon(budget.delta) <= budget.epsilon
 
     low, high = 0, int(repeated.count)

@@ -3,16 +3,10 @@
 import math
 from collections.abc import Callable
 
-import numpy as np
-
 from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.curve import parts, privacy_curve
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.accounting.profiles import (
-    PoissonGaussian,
-    PoissonGaussianReplace,
-    gaussian_delta,
-)
+from numpyro_dp.accounting.loss import gaussian_delta, loss_variance
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 
 __all__ = ["calibrate", "gaussian_shift"]
@@ -107,10 +101,7 @@ def _guess(event_family: Callable[[float], DpEvent], budget: Budget, relation: R
         found = parts(event_family(noise), relation)
         total = math.fsum(found.squares)
         for step, count in found.steps.items():
-            if isinstance(step, PoissonGaussian | PoissonGaussianReplace):
-                shift = sensitivity(relation) * step.rate
-                exponent = min(step.noise_multiplier**-2, 700.0)
-                total += count * shift**2 * math.expm1(exponent)
+            total += count * loss_variance(step, sensitivity(relation), cap=700.0)
         return total
 
     low, high = math.log(1e-3), math.log(1e6)
@@ -129,12 +120,11 @@ def gaussian_shift(budget: Budget) -> float:
     Returns:
         μ, rounded down by at most a factor 1 − 1e-12.
     """
-    at = np.array([budget.epsilon])
     low, high = 0.0, 1.0
-    while gaussian_delta(at, high)[0] <= budget.delta:
+    while gaussian_delta(budget.epsilon, high) <= budget.delta:
         low, high = high, 2 * high
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        fits = gaussian_delta(at, middle)[0] <= budget.delta
+        fits = gaussian_delta(budget.epsilon, middle) <= budget.delta
         low, high = (middle, high) if fits else (low, middle)
     return low

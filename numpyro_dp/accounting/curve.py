@@ -3,21 +3,18 @@
 Every event class has one handler, registered with ``handles``; it returns ``Parts``, and parts of
 a composition add up. An event without a handler is refused, so that nothing goes uncharged. All
 plain Gaussians are merged in closed form, equal steps are merged by count, and what remains is
-composed as one privacy loss distribution. Total variation stays outside (privacy.md section 1).
+composed by dp-accounting as one privacy loss distribution. Total variation stays outside
+(privacy.md section 1).
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from numbers import Integral
 from typing import TypeVar
 
-import numpy as np
-
 from numpyro_dp._validate import finite_float
-from numpyro_dp.accounting.composition import DECADES, Steps, Table, tables
 from numpyro_dp.accounting.events import (
     ComposedDpEvent,
     DpEvent,
@@ -28,26 +25,13 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
-from numpyro_dp.accounting.profiles import (
-    Gaussian,
-    PoissonGaussian,
-    PoissonGaussianReplace,
-    Profile,
-)
+from numpyro_dp.accounting.loss import Composition, Step
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 
-__all__ = ["FINE", "Parts", "PrivacyCurve", "handles", "parts", "privacy_curve"]
+__all__ = ["Parts", "PrivacyCurve", "handles", "parts", "privacy_curve"]
 
-# Grid spacing in standard deviations: ε is about 1e-5 too large, relatively.
-FINE = 0.01
-# With hundreds of kinds of steps a wider grid keeps the cost down; ε is about 2e-4 too large.
-_FINE_MANY = 0.05
-_MANY_STEPS = 64
-# Ratio of neighbouring levels when more than 64 noise multipliers are grouped.
-_LEVEL = math.log(1.005)
 # Once δ is read off chords, rounding of the last digits must not point downwards.
 _UP = 1 + 1e-12
-_USUAL_BUCKET = 5
 
 _E = TypeVar("_E", bound=DpEvent)
 
@@ -64,7 +48,7 @@ class Parts:
     """
 
     squares: tuple[float, ...] = ()
-    steps: Mapping[Profile, int] = field(default_factory=dict)
+    steps: Mapping[Step, int] = field(default_factory=dict)
     distances: tuple[float, ...] = ()
     private: bool = True
 
@@ -83,7 +67,7 @@ class Parts:
 def _sum(many: Iterable[Parts]) -> Parts:
     squares: list[float] = []
     distances: list[float] = []
-    steps: Counter[Profile] = Counter()
+    steps: Counter[Step] = Counter()
     private = True
     for part in many:
         squares.extend(part.squares)
@@ -188,31 +172,7 @@ def _poisson(event: PoissonSampledDpEvent, relation: Relation) -> Parts:
     square = math.fsum(inner.squares)
     if square == 0:
         return Parts()
-    pair = PoissonGaussianReplace if relation == "replace_one" else PoissonGaussian
-    return Parts(steps={pair(rate, 1 / math.sqrt(square)): 1})
-
-
-def _grouped(steps: Mapping[Profile, int]) -> dict[Profile, int]:
-    """Round noise multipliers down to a geometric grid when there are many of them."""
-    sampled = [s for s in steps if isinstance(s, PoissonGaussian | PoissonGaussianReplace)]
-    if len({step.noise_multiplier for step in sampled}) <= _MANY_STEPS:
-        return dict(steps)
-    grouped: Counter[Profile] = Counter()
-    for step, count in steps.items():
-        if isinstance(step, PoissonGaussian | PoissonGaussianReplace):
-            step = type(step)(step.rate, _rounded_down(step.noise_multiplier))
-        grouped[step] += count
-    return dict(grouped)
-
-
-def _rounded_down(multiplier: float) -> float:
-    # The grid is geometric in √(e^{1/σ²} − 1), to which ε of many steps is proportional: a grid
-    # geometric in σ itself would be too coarse below 1.
-    inverse = multiplier**-2
-    log_size = 0.5 * (inverse + math.log(-math.expm1(-inverse)))
-    rounded = 2 * _LEVEL * math.ceil(log_size / _LEVEL)
-    lower = float(np.logaddexp(0.0, rounded)) ** -0.5
-    return min(lower, multiplier)
+    return Parts(steps={Step(rate, 1 / math.sqrt(square)): 1})
 
 
 @dataclass(frozen=True)
@@ -223,11 +183,9 @@ class PrivacyCurve:
     the two methods return. Made by ``privacy_curve``.
     """
 
-    relation: Relation
-    steps: Steps
+    composition: Composition
     distance: float
     private: bool
-    fineness: float = FINE
 
     def delta(self, epsilon: float) -> float:
         """Return δ at ``epsilon``.
@@ -245,7 +203,7 @@ class PrivacyCurve:
         if epsilon == math.inf:
             return 0.0 if self.distance == 0 else self.delta(700.0)
         if self.distance == 0:
-            return self._pld_delta(epsilon)
+            return self.composition.delta(epsilon)
         return min(1.0, self._least_total(epsilon))
 
     def epsilon(self, delta: float) -> float:
@@ -262,7 +220,7 @@ class PrivacyCurve:
         if not self.private:
             return math.inf
         if self.distance == 0:
-            return self._pld_epsilon(delta)
+            return self.composition.epsilon(delta)
         # A value reached from above is certified: δ_PLD there leaves room for the distance at a
         # larger ε. From below it would not be.
         for share in (0.5, 0.9, 0.99, 0.999):
@@ -278,7 +236,7 @@ class PrivacyCurve:
         current = start
         for step in range(60):
             room = delta - self._outside(current)
-            following = self._pld_epsilon(room) if room > 0 else math.inf
+            following = self.composition.epsilon(room) if room > 0 else math.inf
             if following > current:
                 return None if step == 0 else current
             if following >= current * (1 - 1e-10):
@@ -293,7 +251,7 @@ class PrivacyCurve:
         """Return the running minimum over [0, ε] of δ_PLD + (1 + e^ε)·distance, convex in e^ε."""
 
         def total(at: float) -> float:
-            return self._pld_delta(at) + self._outside(at)
+            return self.composition.delta(at) + self._outside(at)
 
         best = total(epsilon)
         low, high = 0.0, min(epsilon, 700.0)
@@ -307,75 +265,14 @@ class PrivacyCurve:
             low, high = (low, right) if first <= second else (left, high)
         return best
 
-    def _pld_delta(self, epsilon: float) -> float:
-        exact = _single(self.steps)
-        if exact is not None:
-            return min(1.0, exact(epsilon) * _UP)
-        best, bucket, visited = 1.0, _USUAL_BUCKET, set[int]()
-        # A table is accurate at its own decade and above; the right one is looked up last.
-        while bucket not in visited:
-            visited.add(bucket)
-            best = min(best, max(table.delta(epsilon) for table in self._tables(bucket)))
-            if best > 0:
-                bucket = _bucket(best * 0.999)
-        return min(1.0, best * _UP)
 
-    def _pld_epsilon(self, delta: float) -> float:
-        target = delta / _UP / _UP
-        exact = _single(self.steps)
-        if exact is not None:
-            return _solve(exact, target)
-        return max(table.epsilon(target) for table in self._tables(_bucket(delta))) * _UP
-
-    def _tables(self, bucket: int) -> tuple[Table, ...]:
-        return tables(self.steps, bucket, self.fineness)
-
-
-def _bucket(delta: float) -> int:
-    return max(0, math.floor(-math.log10(delta) / DECADES + 1e-9))
-
-
-def _single(steps: Steps) -> Callable[[float], float] | None:
-    """Return the exact profile when at most one step was taken."""
-    if not steps:
-        return lambda epsilon: 0.0
-    (step, count), *others = steps
-    if others or count != 1:
-        return None
-
-    def profile(epsilon: float) -> float:
-        at = np.array([epsilon])
-        forward = float(step.forward(at)[0])
-        return forward if step.symmetric else max(forward, float(step.backward(at)[0]))
-
-    return profile
-
-
-def _solve(profile: Callable[[float], float], target: float) -> float:
-    """Return the least ε ≥ 0 with profile(ε) ≤ target, from above."""
-    if profile(0.0) <= target:
-        return 0.0
-    high = 1e-9
-    while profile(high) > target:
-        high *= 4
-    low = 0.0 if high == 1e-9 else high / 4
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if profile(middle) > target else (low, middle)
-    return high
-
-
-def privacy_curve(
-    event: DpEvent, relation: Relation = "zero_out", *, fineness: float = FINE
-) -> PrivacyCurve:
+def privacy_curve(event: DpEvent, relation: Relation = "zero_out") -> PrivacyCurve:
     """Return the privacy curve of ``event``.
 
     Args:
         event: any nesting of the events in ``numpyro_dp.events``.
         relation: the neighbouring relation, ``"zero_out"``, ``"replace_one"`` or
             ``"add_remove"``.
-        fineness: grid spacing; every value is an upper bound, a larger one is faster and looser
-            (relative excess of ε about fineness²/12).
 
     Returns:
         The curve, with methods ``epsilon(delta)`` and ``delta(epsilon)``.
@@ -393,18 +290,6 @@ def privacy_curve(
     """
     checked = check_relation(relation)
     found = parts(event, checked)
-    if not found.private:
-        return PrivacyCurve(checked, (), 0.0, False, fineness)
-    steps = _grouped({step: count for step, count in found.steps.items() if count})
-    if len(steps) > _MANY_STEPS:
-        fineness = max(fineness, _FINE_MANY)
-    square = math.fsum(found.squares)
-    ordered = sorted(steps.items(), key=lambda item: repr(item[0]))
-    if square > 0:
-        ordered.append((Gaussian(math.sqrt(square)), 1))
-    return _curve(checked, tuple(ordered), math.fsum(found.distances), fineness)
-
-
-@lru_cache(maxsize=256)
-def _curve(relation: Relation, steps: Steps, distance: float, fineness: float) -> PrivacyCurve:
-    return PrivacyCurve(relation, steps, distance, True, fineness)
+    steps = tuple(sorted((step, count) for step, count in found.steps.items() if count))
+    composition = Composition(checked, math.fsum(found.squares), steps)
+    return PrivacyCurve(composition, math.fsum(found.distances), found.private)

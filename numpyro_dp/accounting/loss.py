@@ -1,0 +1,170 @@
+"""One privacy loss distribution for a composition of steps, by dp-accounting.
+
+Every step is discretised pessimistically on one grid and composed by the library's convolution.
+What we choose here is the grid: fine against the loss of one step, or small sampling rates would
+be rounded up to several times their cost, and coarse enough to stay quick.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import NamedTuple
+
+from dp_accounting import NeighboringRelation
+from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from scipy.special import log_ndtr, ndtr
+
+from numpyro_dp.accounting.relation import Relation, sensitivity
+
+__all__ = ["Composition", "Step", "Steps", "gaussian_delta", "loss_variance"]
+
+_NEIGHBOURS: Mapping[Relation, NeighboringRelation] = {
+    "zero_out": NeighboringRelation.REPLACE_SPECIAL,
+    "replace_one": NeighboringRelation.REPLACE_ONE,
+    "add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
+}
+# Grid spacing over the standard deviation of one step's loss: the excess of ε is about its
+# square over twelve.
+_FINENESS = 1 / 24
+_GROUPED_FINENESS = 1 / 8
+_FINEST, _COARSEST = 2.0**-18, 2.0**-10
+_MAX_POINTS = 1 << 21
+# The library builds one step's grid point by point in Python.
+_MAX_STEP_POINTS = 1 << 16
+# The library's Fourier convolution leaves rounding of this size in δ.
+_ROUNDING = 1e-14
+_MAX_MULTIPLIERS = 64
+# Closed forms are right to about twelve digits; rounding must not point downwards.
+_UP = 1 + 1e-9
+
+
+class Step(NamedTuple):
+    """One Poisson-subsampled Gaussian release: sampling rate and noise over clip norm."""
+
+    rate: float
+    multiplier: float
+
+
+Steps = tuple[tuple[Step, int], ...]
+
+
+@dataclass(frozen=True)
+class Composition:
+    """All Gaussian and Poisson-subsampled Gaussian steps of a run, as one curve.
+
+    Args:
+        relation: neighbouring relation.
+        square: Σ μ² over the Gaussian releases without sampling, μ the sensitivity over the noise;
+            they compose in closed form.
+        steps: Poisson-subsampled steps with their counts, sorted.
+    """
+
+    relation: Relation
+    square: float
+    steps: Steps
+
+    def epsilon(self, delta: float) -> float:
+        """Return an upper bound on ε at ``delta``."""
+        if not self.steps:
+            if self.square == 0:
+                return 0.0
+            return get_epsilon_gaussian(self.square**-0.5, delta) * _UP
+        if delta <= _ROUNDING:
+            return math.inf
+        return float(_composed(self).get_epsilon_for_delta(delta - _ROUNDING))
+
+    def delta(self, epsilon: float) -> float:
+        """Return an upper bound on δ at ``epsilon`` ≥ 0."""
+        if not self.steps:
+            return gaussian_delta(epsilon, math.sqrt(self.square)) if self.square else 0.0
+        return min(float(_composed(self).get_delta_for_epsilon(epsilon)) + _ROUNDING, 1.0)
+
+
+def gaussian_delta(epsilon: float, shift: float) -> float:
+    """Return δ(ε) of N(shift, 1) against N(0, 1) (Balle and Wang 2018, Theorem 5)."""
+    first = float(ndtr(shift / 2 - epsilon / shift))
+    second = math.exp(epsilon + float(log_ndtr(-shift / 2 - epsilon / shift)))
+    return min(max(first - second, 0.0) * _UP, 1.0)
+
+
+@lru_cache(maxsize=64)
+def _composed(composition: Composition) -> PrivacyLossDistribution:
+    steps = _grouped(composition.steps)
+    fineness = _FINENESS if steps == composition.steps else _GROUPED_FINENESS
+    spacing = _spacing(composition, steps, fineness)
+    relation = composition.relation
+    parts = [_one_step(relation, step, spacing).self_compose(count) for step, count in steps]
+    if composition.square:
+        merged = Step(1.0, sensitivity(relation) / math.sqrt(composition.square))
+        parts.append(_one_step(relation, merged, spacing))
+    return reduce(lambda one, other: one.compose(other), parts)
+
+
+@lru_cache(maxsize=128)
+def _one_step(relation: Relation, step: Step, spacing: float) -> PrivacyLossDistribution:
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        step.multiplier,
+        sampling_prob=step.rate,
+        value_discretization_interval=spacing,
+        neighboring_relation=_NEIGHBOURS[relation],
+    )
+
+
+def _spacing(composition: Composition, steps: Steps, fineness: float) -> float:
+    """Return the grid spacing, a power of two so that runs share their discretised steps."""
+    shift = sensitivity(composition.relation)
+    count = sum(n for _, n in steps)
+    variance = sum(n * loss_variance(step, shift) for step, n in steps)
+    spread = math.sqrt(variance + composition.square)
+    reach = 12 * spread + spread**2
+    widest = max(_largest_loss(step, shift) for step, _ in steps)
+    wanted = max(
+        fineness * math.sqrt(variance / count), reach / _MAX_POINTS, widest / _MAX_STEP_POINTS
+    )
+    spacing = min(max(wanted, _FINEST), max(_COARSEST, reach / 4096, widest / _MAX_STEP_POINTS))
+    return 2.0 ** math.floor(math.log2(spacing))
+
+
+def _largest_loss(step: Step, shift: float) -> float:
+    """Return about the largest loss of one step that has any mass: log(1 + q(e^x − 1))."""
+    mu = shift / step.multiplier
+    exponent = mu**2 / 2 + 9 * mu
+    if exponent > 700:
+        return max(exponent + math.log(step.rate), 1.0)
+    return math.log1p(step.rate * math.expm1(exponent))
+
+
+def loss_variance(step: Step, shift: float, cap: float = 2.0) -> float:
+    """Return roughly the variance of one step's loss, q²(e^{μ²} − 1).
+
+    At ``cap`` on μ² the rare large losses are left out.
+    """
+    square = (shift / step.multiplier) ** 2
+    return min(step.rate**2 * math.expm1(min(square, cap)), square)
+
+
+def _grouped(steps: Steps) -> Steps:
+    """Return at most about 64 multipliers a rate, each rounded down: an upper bound on the loss.
+
+    Neighbouring multipliers share the least of them until the cost added by that reaches its share
+    of 1 % of the whole, so that the many quiet steps of a long schedule share most.
+    """
+    if len(steps) <= _MAX_MULTIPLIERS:
+        return steps
+    share = 0.02 / _MAX_MULTIPLIERS * sum(n * loss_variance(step, 1.0) for step, n in steps)
+    groups: list[list] = []
+    excess = 0.0
+    for step, count in steps:
+        if groups and groups[-1][0].rate == step.rate:
+            excess += count * (loss_variance(groups[-1][0], 1.0) - loss_variance(step, 1.0))
+            if excess <= share:
+                groups[-1][1] += count
+                continue
+        groups.append([step, count])
+        excess = 0.0
+    return tuple((step, count) for step, count in groups)
