@@ -22,7 +22,9 @@ __all__ = ["EXACT_FLOAT32", "Lattice", "choose_lattice", "floor_noise", "noise_t
 # Float32 holds every integer below this, so sums of non-negative integers compare exactly with it.
 EXACT_FLOAT32 = 1 << 24
 _LARGEST_RADIUS = 1 << 15
-_LARGEST_UINT32_DIM = 4_000_000
+# The square root of 2^31, up to which squared norms are checked in uint32.
+_LARGEST_RADIUS_OF_TWO = 46_340
+_LARGEST_DIM = 4_000_000
 _LEAST_SD = 1 << 5
 _TABLE_ERROR = {8: 2.0**-49, 16: 2.0**-52}
 _BITS = 128
@@ -158,26 +160,39 @@ def choose_lattice(
             f"noise_multiplier={nm:g} is below 2^-10, too little for any useful guarantee: raise "
             "it, or switch privacy off with noise_multiplier=0 and clip_norm=inf"
         )
-    base, span = (1 << 10, 16) if precise else (1 << 12, 8)
     for_signal = nm * max(10 * math.sqrt(dim), 64)
     need = max(for_signal, 4 * math.sqrt(expected_batch), 1 << 10)
+    base, span = (1 << 10, 16) if precise and need <= 1 << 17 else (1 << 12, 8)
     coarse = 1 << max(1, math.ceil(math.log2(need / base))) if need > base else 0
-    if coarse > base // 8:
+    if coarse > base // 8 or dim > _LARGEST_DIM:
         raise ValueError(
-            f"noise_multiplier={nm:g} in {dim} dimensions is too much noise for the integer "
-            "lattice (noise_multiplier·sqrt(dim) may be about 200,000 at most): use less noise (a "
-            "larger budget, fewer steps or a smaller sampling_rate) or fewer parameters"
+            f"noise_multiplier={nm:g} in {dim} dimensions is too much noise for the integer lattice "
+            "(noise_multiplier·sqrt(dim) may be about 200,000 and dim 4,000,000 at most): use less "
+            "noise (a larger budget, fewer steps or a smaller sampling_rate) or fewer parameters"
         )
-    largest = nm * (_LARGEST_RADIUS if dim <= _LARGEST_UINT32_DIM else 1 << 11)
-    no_wrap = nm * ((1 << 31) - 9 * base * max(coarse, 1)) / max_rows
-    sd = base
-    if base * max(coarse, 1) > min(largest, max(no_wrap, for_signal)):
-        sd, coarse = _power_of_two_below(min(base, largest, max(no_wrap, for_signal))), 0
+    sd, coarse = _finest_that_fits(base, coarse, nm, max_rows, for_signal)
     return _planned(sd, span, coarse, dim, clip_norm, nm, expected_batch, max_rows)
 
 
-def _power_of_two_below(x: float) -> int:
-    return max(_LEAST_SD, 1 << math.floor(math.log2(x)))
+def _finest_that_fits(
+    base: int, coarse: int, noise_multiplier: float, max_rows: int, for_signal: float
+) -> tuple[int, int]:
+    """The finest lattice whose records can be checked and whose sums cannot wrap around.
+
+    Where both cannot be had, a lattice fine enough for the signal comes before sums that cannot
+    wrap: wrapping needs nearly all records to point the same way.
+    """
+    chosen = None
+    coarser = [(1 << bits, 0) for bits in range(base.bit_length() - 1, 4, -1)]
+    for sd, multiplier in [(base, coarse), *coarser]:
+        total = sd * math.hypot(1, multiplier)
+        if total / noise_multiplier > (_LARGEST_RADIUS_OF_TWO if multiplier else _LARGEST_RADIUS):
+            continue
+        if chosen is None or total >= for_signal:
+            chosen = sd, multiplier
+        if total < for_signal or total * (max_rows / noise_multiplier + 9) < 1 << 31:
+            break
+    return chosen or (_LEAST_SD, 0)
 
 
 def _planned(
