@@ -138,6 +138,7 @@ def choose_lattice(
     noise_multiplier: float,
     expected_batch: float,
     max_rows: int,
+    fixed_rows: bool = True,
     precise: bool = False,
 ) -> Lattice:
     """The coarsest lattice whose rounding costs at most about 1 % of the signal.
@@ -148,6 +149,8 @@ def choose_lattice(
         noise_multiplier: standard deviation of the noise over ``clip_norm``.
         expected_batch: expected number of records in a sum.
         max_rows: the most records a sum may hold; int32 is sized for it.
+        fixed_rows: whether a record has the same row number in all neighbouring data sets; where
+            records may be absent it has not, and a dither by row number would move with them.
         precise: use the table that reaches 16 standard deviations, for very long or wide runs.
 
     Raises:
@@ -161,17 +164,21 @@ def choose_lattice(
             "it, or switch privacy off with noise_multiplier=0 and clip_norm=inf"
         )
     for_signal = nm * max(10 * math.sqrt(dim), 64)
-    need = max(for_signal, 4 * math.sqrt(expected_batch), 1 << 10)
+    # Without dither the bias of rounding, up to half a unit a record, must drown in the noise.
+    for_batch = 4 * math.sqrt(expected_batch) if fixed_rows else 16 * expected_batch
+    need = max(for_signal, min(for_batch, 1 << 17), 1 << 10)
     base, span = (1 << 10, 16) if precise and need <= 1 << 17 else (1 << 12, 8)
     coarse = 1 << max(1, math.ceil(math.log2(need / base))) if need > base else 0
     if coarse > base // 8 or dim > _LARGEST_DIM:
         raise ValueError(
-            f"noise_multiplier={nm:g} in {dim} dimensions is too much noise for the integer lattice "
-            "(noise_multiplier·sqrt(dim) may be about 200,000 and dim 4,000,000 at most): use less "
-            "noise (a larger budget, fewer steps or a smaller sampling_rate) or fewer parameters"
+            f"noise_multiplier={nm:g} in {dim} dimensions is too much noise for the integer "
+            "lattice (noise_multiplier·sqrt(dim) may be about 200,000 and dim 4,000,000 at most): "
+            "use less noise (a larger budget, fewer steps or a smaller sampling_rate) or fewer "
+            "parameters"
         )
     sd, coarse = _finest_that_fits(base, coarse, nm, max_rows, for_signal)
-    return _planned(sd, span, coarse, dim, clip_norm, nm, expected_batch, max_rows)
+    dither = fixed_rows and 16 * expected_batch > sd * math.hypot(1, coarse)
+    return _planned(sd, span, coarse, dither, dim, clip_norm, nm, max_rows)
 
 
 def _finest_that_fits(
@@ -183,8 +190,9 @@ def _finest_that_fits(
     wrap: wrapping needs nearly all records to point the same way.
     """
     chosen = None
-    coarser = [(1 << bits, 0) for bits in range(base.bit_length() - 1, 4, -1)]
-    for sd, multiplier in [(base, coarse), *coarser]:
+    two = [(base, 1 << bit) for bit in range(coarse.bit_length() - 1, 0, -1)]
+    one = [(1 << bit, 0) for bit in range(base.bit_length() - 1, 4, -1)]
+    for sd, multiplier in two + one:
         total = sd * math.hypot(1, multiplier)
         if total / noise_multiplier > (_LARGEST_RADIUS_OF_TWO if multiplier else _LARGEST_RADIUS):
             continue
@@ -199,10 +207,10 @@ def _planned(
     sd: int,
     span: int,
     coarse: int,
+    dither: bool,
     dim: int,
     clip_norm: float,
     noise_multiplier: float,
-    expected_batch: float,
     max_rows: int,
 ) -> Lattice:
     variance = sd * sd * (coarse * coarse + 1)
@@ -212,7 +220,6 @@ def _planned(
         # Just above the limit (noise_multiplier 1), a hair of radius buys the cheaper check.
         squared_bound = min(squared_bound, EXACT_FLOAT32 - 1)
     radius = math.sqrt(squared_bound)
-    dither = expected_batch > total_sd / 16
     margin = 3.0 if radius >= 100 else 1.5
     if dither:
         cap = math.sqrt(max(squared_bound - dim / 6, 0.0)) - margin

@@ -141,6 +141,7 @@ class PrivateSum:
                 noise_multiplier=noise_multiplier,
                 expected_batch=sampling_rate * sized_for,
                 max_rows=rows,
+                fixed_rows=max_records is None,
                 precise=num_steps * dim * 2.0**-49 > 1e-3 * delta,
             )
         return cls(

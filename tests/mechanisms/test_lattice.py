@@ -36,8 +36,8 @@ def plan(dim=109, noise_multiplier=1.0, expected_batch=256, max_rows=400, **more
 
 
 def total_variation(weights: list[int], sd: int) -> float:
-    """Distance of ``weights``/2^63 to the law of floor|Z|, Z ~ N(0, sd²), with 200 bits."""
-    with mpmath.workprec(200):
+    """Distance of ``weights``/2^63 to the law of floor|Z|, Z ~ N(0, sd²), with 110 bits."""
+    with mpmath.workprec(110):
         root = sd * mpmath.sqrt(2)
         tails = [mpmath.erfc(k / root) for k in range(len(weights) + 1)]
         off = mpmath.fsum(
