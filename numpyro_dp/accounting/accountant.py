@@ -47,7 +47,7 @@ class Accountant:
         >>> accountant = Accountant(Budget(epsilon=1.0, delta=1e-5))
         >>> accountant.charge(GaussianDpEvent(10.0), label="mean")
         >>> round(accountant.epsilon(), 3)
-        0.363
+        0.341
     """
 
     def __init__(
@@ -241,12 +241,14 @@ class Accountant:
         return f"Accountant({self.budget}, relation={self.relation!r}, ledger={where!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self.path is None:
+        if self.path is None and self.budget is not None:
             # Two copies would each believe in the whole budget.
             raise pickle.PicklingError(
-                "an accountant whose ledger is in memory cannot be copied or pickled: each copy "
-                "would spend the budget again. Give it a file with path="
+                "an accountant with a budget whose ledger is in memory cannot be copied or "
+                "pickled: each copy would spend the budget again. Give it a file with path="
             )
+        if self.path is None:
+            return (_recounted, (self.relation, self._allow_conditional, self.entries))
         return (_reopen, (str(self.path), self._allow_conditional))
 
 
@@ -255,6 +257,16 @@ def _reopen(path: str, allow_conditional: bool) -> Accountant:
         # Creating an empty ledger here would forget all that was spent.
         raise LedgerError(f"the ledger {path} of a pickled accountant no longer exists")
     return Accountant(path=path, allow_conditional=allow_conditional)
+
+
+def _recounted(
+    relation: Relation, allow_conditional: bool, entries: tuple[Entry, ...]
+) -> Accountant:
+    """Return an accountant without a limit that starts from what its original had counted."""
+    copy = Accountant(relation=relation, allow_conditional=allow_conditional)
+    for entry in entries:
+        copy.charge(entry.event, label=entry.label, condition=entry.condition)
+    return copy
 
 
 def _conditions(entries: tuple[Entry, ...]) -> list[str]:

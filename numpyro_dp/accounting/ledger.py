@@ -10,7 +10,7 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -245,7 +245,7 @@ class FileLedger:
             )
 
     @contextmanager
-    def _connection(self, mode: str, path: Path | None = None) -> Iterator[sqlite3.Connection]:
+    def _connection(self, mode: str, path: Path | None = None) -> Generator[sqlite3.Connection]:
         target = path or self.path
         try:
             connection = sqlite3.connect(

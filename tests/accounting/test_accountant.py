@@ -1,0 +1,173 @@
+"""The accountant: refuses before it charges, says what would fit, hides no condition."""
+
+import copy
+import math
+import pickle
+import re
+
+import dp_accounting
+import pytest
+
+from numpyro_dp.accounting import Accountant, Budget, privacy_curve
+from numpyro_dp.accounting.events import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    TotalVariation,
+)
+from numpyro_dp.errors import BudgetExceededError
+
+BUDGET = Budget(1.0, 1e-5)
+
+
+def run(noise, steps, distance=1e-12):
+    step = PoissonSampledDpEvent(0.01, GaussianDpEvent(noise))
+    return ComposedDpEvent([SelfComposedDpEvent(step, steps), TotalVariation(distance)])
+
+
+@pytest.fixture(params=["memory", "file"])
+def accountant(request, tmp_path):
+    path = tmp_path / "study.ledger" if request.param == "file" else None
+    return Accountant(BUDGET, path=path)
+
+
+def test_charges_compose_as_one_event(accountant):
+    for event in (GaussianDpEvent(20.0), run(3.0, 200)):
+        assert accountant.fits(event)
+        accountant.charge(event, label="part")
+    curve = privacy_curve(ComposedDpEvent([GaussianDpEvent(20.0), run(3.0, 200)]))
+    assert accountant.epsilon() == curve.epsilon(1e-5)
+    assert accountant.epsilon(1e-7) == curve.epsilon(1e-7)
+    assert accountant.delta(0.2) == curve.delta(0.2)
+    assert [entry.label for entry in accountant.entries] == ["part", "part"]
+
+
+def test_a_refusal_charges_nothing_and_says_what_would_fit(accountant):
+    accountant.charge(GaussianDpEvent(10.0), label="mean")
+    spent, wanted = accountant.epsilon(), run(1.0, 1000)
+    assert not accountant.fits(wanted)
+    with pytest.raises(BudgetExceededError) as refusal:
+        accountant.charge(wanted, label="sampler")
+    assert accountant.epsilon() == spent
+    assert len(accountant.entries) == 1
+    text = str(refusal.value)
+    alone = privacy_curve(wanted).epsilon(1e-5)
+    both = privacy_curve(ComposedDpEvent([GaussianDpEvent(10.0), wanted])).epsilon(1e-5)
+    assert "'sampler'" in text
+    for number in (alone, accountant.remaining(), both, both - 1.0):
+        assert f"{number:.4g}" in text
+    steps = int(re.search(r"(\d+) of its 1000 steps", text)[1])
+    assert accountant.fits(run(1.0, steps))
+    assert not accountant.fits(run(1.0, steps + max(2, steps // 50)))
+    noise = float(re.search(r"noise_multiplier = ([\d.]+\d)", text)[1])
+    assert accountant.fits(run(noise, 1000))
+    assert not accountant.fits(run(noise * 0.998, 1000))
+
+
+def test_remaining_is_what_a_gaussian_may_still_cost(accountant):
+    assert accountant.remaining() == BUDGET.epsilon
+    accountant.charge(run(3.0, 300), label="sampler")
+    left = accountant.remaining()
+    assert 1.0 - accountant.epsilon() < left < 1.0
+    noise = 1.0
+    while privacy_curve(GaussianDpEvent(noise)).epsilon(1e-5) > left:
+        noise *= 1.0005
+    assert accountant.fits(GaussianDpEvent(noise))
+    assert not accountant.fits(GaussianDpEvent(noise / 1.004))
+
+
+def test_nothing_remains_once_all_is_spent():
+    accountant = Accountant(BUDGET)
+    accountant.charge(GaussianDpEvent(3.7314), label="all of it")
+    assert accountant.remaining() < 0.02
+    with pytest.raises(BudgetExceededError, match="Nothing was charged"):
+        accountant.charge(GaussianDpEvent(3.7314), label="again")
+
+
+def test_without_a_budget_spending_is_counted():
+    accountant = Accountant()
+    accountant.charge(GaussianDpEvent(0.1), label="loud")
+    assert accountant.remaining() == math.inf
+    assert accountant.epsilon() == privacy_curve(GaussianDpEvent(0.1)).epsilon(1e-6)
+    accountant.charge(NonPrivateDpEvent(), label="test run")
+    assert accountant.epsilon() == math.inf
+    assert accountant.delta(3.0) == 1.0
+    assert "∞" in str(accountant.report()) or "inf" in str(accountant.report())
+
+
+@pytest.mark.parametrize("event", [NonPrivateDpEvent(), GaussianDpEvent(0.0)], ids=str)
+def test_a_budget_refuses_what_is_not_private(accountant, event):
+    assert not accountant.fits(event)
+    with pytest.raises(BudgetExceededError, match="without privacy"):
+        accountant.charge(event, label="test run")
+    assert accountant.entries == ()
+
+
+def test_unknown_events_are_refused(accountant):
+    with pytest.raises(ValueError, match="cannot be stored"):
+        accountant.charge(dp_accounting.ZCDpEvent(0.01), label="foreign")
+    with pytest.raises(ValueError, match="cannot be stored"):
+        accountant.fits(dp_accounting.ZCDpEvent(0.01))
+    assert accountant.entries == ()
+
+
+@pytest.mark.parametrize("label", ["", "  ", None, 3])
+def test_labels_are_checked(accountant, label):
+    with pytest.raises(ValueError, match="label"):
+        accountant.charge(GaussianDpEvent(30.0), label=label)
+
+
+def test_conditional_charges_need_consent(accountant):
+    with pytest.raises(BudgetExceededError, match="allow_conditional=True"):
+        accountant.charge(GaussianDpEvent(30.0), label="draw", condition="the chain converged")
+    assert accountant.entries == ()
+
+
+def test_a_conditional_charge_makes_epsilon_infinite(tmp_path):
+    accountant = Accountant(BUDGET, path=tmp_path / "study.ledger", allow_conditional=True)
+    accountant.charge(GaussianDpEvent(30.0), label="draw", condition="the chain <converged>")
+    assert accountant.epsilon() == math.inf
+    assert accountant.delta(10.0) == 1.0
+    report = accountant.report()
+    assert report.conditions == ("the chain <converged>",)
+    assert report.total == privacy_curve(GaussianDpEvent(30.0)).epsilon(1e-5)
+    assert "∞" in str(report)
+    assert "the chain <converged>" in str(report)
+    assert "the chain &lt;converged&gt;" in report._repr_html_()
+    with pytest.raises(BudgetExceededError, match="over the budget"):
+        accountant.charge(GaussianDpEvent(1.0), label="too much")
+
+
+def test_the_report_names_every_charge(accountant):
+    accountant.charge(GaussianDpEvent(30.0), label="<b>mean</b>")
+    accountant.charge(run(3.0, 50), label="sampler")
+    text = str(accountant.report())
+    for part in ("<b>mean</b>", "sampler", "50 × Poisson", "zero-out", "left", "δ = 1e-05"):
+        assert part in text
+    html = accountant.report()._repr_html_()
+    assert "<b>mean</b>" not in html
+    assert "&lt;b&gt;mean" in html
+
+
+def test_memory_is_never_duplicated():
+    accountant = Accountant(BUDGET)
+    for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(pickle.PicklingError, match="path="):
+            duplicate(accountant)
+
+
+def test_copies_of_a_file_accountant_share_the_file(tmp_path):
+    accountant = Accountant(BUDGET, path=tmp_path / "study.ledger", allow_conditional=True)
+    for duplicate in (lambda a: pickle.loads(pickle.dumps(a)), copy.copy, copy.deepcopy):
+        other = duplicate(accountant)
+        other.charge(GaussianDpEvent(30.0), label="copy")
+        assert other.entries == accountant.entries
+        assert other.allow_conditional
+    assert len(accountant.entries) == 3
+
+
+def test_budget_type_is_checked():
+    with pytest.raises(ValueError, match="Budget"):
+        Accountant(1.0)  # ty: ignore[invalid-argument-type]

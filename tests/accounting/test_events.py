@@ -1,0 +1,129 @@
+"""Events survive a file exactly, and nothing else comes out of one."""
+
+import json
+import math
+
+import attr
+import dp_accounting
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numpyro_dp.accounting import events
+from numpyro_dp.accounting.events import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    TotalVariation,
+    describe,
+    from_json,
+    to_json,
+)
+
+FLOATS = st.floats(0, 1, exclude_min=True)
+LEAVES = st.one_of(
+    st.builds(GaussianDpEvent, st.floats(0, 1e300)),
+    st.builds(TotalVariation, FLOATS),
+    st.just(NoOpDpEvent()),
+    st.just(NonPrivateDpEvent()),
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.builds(PoissonSampledDpEvent, FLOATS, inner),
+        st.builds(SelfComposedDpEvent, inner, st.integers(0, 10**9)),
+        st.builds(ComposedDpEvent, st.lists(inner, max_size=3)),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(event=TREES)
+def test_round_trip_is_exact(event):
+    assert from_json(to_json(event)) == event
+    assert describe(event)
+
+
+def test_numpy_numbers_are_stored_as_plain_ones():
+    event = SelfComposedDpEvent(GaussianDpEvent(np.float64(1.1)), np.int64(3))
+    back = from_json(to_json(event))
+    assert type(back.count) is int
+    assert type(back.event.noise_multiplier) is float
+    assert back == SelfComposedDpEvent(GaussianDpEvent(1.1), 3)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        dp_accounting.LaplaceDpEvent(1.0),
+        ComposedDpEvent([dp_accounting.ZCDpEvent(1.0)]),
+        GaussianDpEvent(math.inf),
+        GaussianDpEvent(math.nan),
+        GaussianDpEvent(True),
+        GaussianDpEvent(None),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_stored_is_refused(event):
+    with pytest.raises(ValueError, match=r"cannot be stored|must hold"):
+        to_json(event)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "{}",
+        '{"class": 1}',
+        '{"class": ["GaussianDpEvent"]}',
+        '{"class": "os.system", "command": "true"}',
+        '{"class": "LaplaceDpEvent", "noise_multiplier": 1.0}',
+        '{"class": "GaussianDpEvent"}',
+        '{"class": "GaussianDpEvent", "noise_multiplier": NaN}',
+        '{"class": "GaussianDpEvent", "noise_multiplier": 1e999}',
+        '{"class": "GaussianDpEvent", "noise_multiplier": true}',
+        '{"class": "GaussianDpEvent", "noise_multiplier": 1.0, "more": 2}',
+        '{"class": "TotalVariation", "distance": 2.0}',
+        "[" * 100_000,
+    ],
+    ids=lambda text: text[:50],
+)
+def test_foreign_text_is_refused(text):
+    with pytest.raises(ValueError, match=r"."):
+        from_json(text)
+
+
+def test_same_name_is_not_the_same_class():
+    @attr.s(frozen=True, auto_attribs=True)
+    class GaussianDpEvent(events.DpEvent):
+        noise_multiplier: float
+
+    with pytest.raises(ValueError, match="cannot be stored"):
+        to_json(GaussianDpEvent(1.0))
+
+
+@pytest.mark.parametrize("distance", [-1e-9, 1.1, math.nan, math.inf, "0.1"])
+def test_total_variation_is_checked(distance):
+    with pytest.raises(ValueError, match="distance"):
+        TotalVariation(distance)
+
+
+def test_dp_accounting_serialises_our_event():
+    event = TotalVariation(0.25)
+    assert events.DpEvent.from_named_tuple(event.to_named_tuple()) == event
+
+
+def test_json_is_one_object_per_event():
+    tree = json.loads(to_json(SelfComposedDpEvent(TotalVariation(0.5), 2)))
+    assert tree == {
+        "class": "SelfComposedDpEvent",
+        "event": {"class": "TotalVariation", "distance": 0.5},
+        "count": 2,
+    }

@@ -1,0 +1,138 @@
+"""The privacy report: true, complete, recomputable, and safe to show."""
+
+import json
+import math
+from dataclasses import replace
+
+import mpmath
+import pytest
+
+from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, privacy_curve
+from numpyro_dp.accounting.events import (
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    to_json,
+)
+from numpyro_dp.accounting.risk import attack_risk
+
+EVENT = SelfComposedDpEvent(PoissonSampledDpEvent(0.05, GaussianDpEvent(4.0)), 100)
+
+
+def build(**changes):
+    facts = {
+        "entries": [("DPSGLD", EVENT)],
+        "relation": "zero_out",
+        "delta": 1e-5,
+        "unit": "one slice of plate '<people>'",
+        "num_records": 400,
+        "mechanism": "Gaussian mechanism on clipped gradients",
+        "sampler": "Poisson sampling, rate 0.05",
+        "sampling_rate": 0.05,
+        "clip_norm": 2.0,
+        "noise_multiplier": 4.0,
+        "steps": 100,
+        "warmup_steps": 20,
+        "num_chains": 4,
+        "overflow_delta": 0.0,
+        "released": ("the position after every step",),
+        "assumed_public": ("the number of records",),
+        "conditions": (),
+        "randomness": "ChaCha20 keys from the operating system",
+        "arithmetic": "integers",
+    }
+    return PrivacyReport.build(**{**facts, **changes})
+
+
+def test_numbers_come_from_the_events():
+    report = build()
+    curve = privacy_curve(EVENT)
+    assert report.epsilon == curve.epsilon(1e-5)
+    assert report.curve == tuple((10.0**-k, curve.epsilon(10.0**-k)) for k in range(4, 10))
+    assert report.noise_std == 8.0
+    assert report.advantage == curve.delta(0.0)
+    assert report.attacker_certainty == (1 + report.advantage) / 2
+
+
+def test_recompute_agrees_and_exposes_tampering():
+    report = build()
+    assert report.recompute() == report.epsilon
+    (label, event), *_ = report.events
+    louder = replace(report, events=((label, event.replace("4.0", "2.0")),))
+    assert louder.recompute() > report.epsilon * 1.5
+    with pytest.raises(ValueError, match="unknown event class"):
+        replace(report, events=((label, '{"class": "Other"}'),)).recompute()
+
+
+def test_epsilon_never_stands_alone():
+    report = build(conditions=("the key stays secret",))
+    for text in (str(report), report._repr_html_(), report.to_markdown()):
+        for part in ("1e-05", "people", "zero-out", "the key stays secret", "user-level"):
+            assert part in text
+    assert "conditional" in report.variant
+
+
+def test_text_fits_100_columns():
+    report = build(notes=("A rather long note, " * 20,), accountant=Accountant(Budget(9.0, 1e-5)))
+    assert max(len(line) for line in str(report).splitlines()) <= 100
+
+
+def test_html_and_markdown_are_escaped():
+    report = build(notes=("<script>alert(1)</script> | cell",))
+    assert "<script>" not in report._repr_html_()
+    assert "<people>" not in report._repr_html_()
+    assert "<script>" not in report.to_markdown()
+    assert "\\| cell" in report.to_markdown()
+
+
+@pytest.mark.parametrize("changes", [{}, {"entries": [("test", NonPrivateDpEvent())]}])
+def test_round_trips(changes):
+    report = build(**changes, clip_norm=math.inf, accountant=Accountant())
+    assert PrivacyReport.from_dict(report.to_dict()) == report
+    assert PrivacyReport.from_dict(json.loads(report.to_json())) == report
+    with pytest.raises(ValueError, match="fields missing"):
+        PrivacyReport.from_dict({"epsilon": 0.1})
+
+
+def test_the_ledger_has_its_own_line():
+    accountant = Accountant(Budget(3.0, 1e-6))
+    accountant.charge(GaussianDpEvent(10.0), label="earlier")
+    accountant.charge(EVENT, label="DPSGLD")
+    report = build(accountant=accountant)
+    assert report.ledger_epsilon == accountant.epsilon()
+    assert report.ledger_left == accountant.remaining()
+    assert (report.ledger_delta, report.ledger_budget) == (1e-6, 3.0)
+    assert report.earlier_runs == 1
+    assert "1 earlier charge in this ledger" in str(report)
+    assert "whole ledger" in str(report)
+
+
+def test_without_privacy_it_says_so():
+    report = build(entries=[("test", NonPrivateDpEvent())], clip_norm=math.inf)
+    assert report.epsilon == math.inf
+    assert "NOT differentially private" in str(report)
+    assert report.variant.startswith("none")
+    assert (report.advantage, report.tpr_at_fpr) == (1.0, 1.0)
+
+
+def test_registry_fields_hold_the_events():
+    tiers = build().to_registry()
+    assert tiers["tier_2"]["privacy_parameters"]["delta"] == 1e-5
+    assert tiers["tier_3"]["events"] == [{"label": "DPSGLD", "event": to_json(EVENT)}]
+    json.dumps(tiers)
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.5, 1.0, 3.0])
+def test_attack_risk_bounds_the_best_test_against_a_gaussian(mu):
+    risk = attack_risk(privacy_curve(GaussianDpEvent(1 / mu)))
+    power = float(mpmath.ncdf(mu + math.sqrt(2) * mpmath.erfinv(2 * 0.01 - 1)))
+    assert power <= risk.true_positive_rate <= power * 1.01
+    advantage = float(2 * mpmath.ncdf(mu / 2) - 1)
+    assert advantage <= risk.advantage <= advantage * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("changes", [{"delta": 0.0}, {"relation": "neighbours"}])
+def test_impossible_facts_are_refused(changes):
+    with pytest.raises(ValueError, match=r"delta|relation"):
+        build(**changes)
