@@ -97,8 +97,11 @@ def roundings(program, *args) -> int:
     return len(re.findall(r" (?:round-nearest-even|floor)\(", text))
 
 
-@pytest.mark.parametrize("chains", [None, 3])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "chains"),
+    [(form, 3) for form in FORMS]
+    + [("at once", None), ("blocks of memory, past 2^24", None), ("full batch in blocks", None)],
+)
 def test_compiled_release_rounds_once(form, chains):
     total = private(**FORMS[form])
     records = [jnp.ones((total.num_records, 8)), jnp.ones(total.num_records)]
@@ -204,18 +207,16 @@ def test_largest_exact_block_adds_without_rounding():
         summed(lattice, jnp.zeros((lattice.exact_rows + 1, 6)), jnp.ones(1, bool))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38, 1e-45])
 @pytest.mark.parametrize("changes", [{}, {"sampling_rate": 1.0}, {"microbatch_size": 16}])
-def test_a_useless_record_adds_exactly_zero(bad, changes):
+def test_a_useless_record_adds_exactly_zero(changes):
     total = private(**changes)
     release = jax.jit(lambda key, x: total.release(key, row, [x]))
-    x = data()
-    broken = x.at[::2, 3].set(bad)
-    if bad == 1e-45:
-        broken = x.at[::2].set(bad)
-    zeroed, key = x.at[::2].set(0), random.key(1)
-    np.testing.assert_array_equal(release(key, broken), release(key, zeroed))
-    assert not np.array_equal(release(key, zeroed), release(key, x))
+    x, key = data(), random.key(1)
+    zeroed = release(key, x.at[::2].set(0))
+    assert not np.array_equal(zeroed, release(key, x))
+    for bad in (np.nan, np.inf, -np.inf, 3e38):
+        np.testing.assert_array_equal(release(key, x.at[::2, 3].set(bad)), zeroed)
+    np.testing.assert_array_equal(release(key, x.at[::2].set(1e-45)), zeroed)
 
 
 def test_order_and_blocks_do_not_matter():
@@ -278,8 +279,9 @@ def variance_z(samples: np.ndarray, claimed_sd: float) -> float:
     return (np.mean(samples**2) / claimed_sd**2 - 1) / math.sqrt(2 / n)
 
 
-@pytest.mark.parametrize("noise_multiplier", [0.5, 1.0, 300.0])
-@pytest.mark.parametrize("sampling_rate", [0.2, 1.0])
+@pytest.mark.parametrize(
+    ("noise_multiplier", "sampling_rate"), [(0.5, 0.2), (1.0, 1.0), (300.0, 0.2)]
+)
 def test_noise_is_what_is_charged_and_half_of_it_is_noticed(noise_multiplier, sampling_rate):
     total = private(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, clip_norm=3.0)
     samples = release_many(total, jnp.zeros((500, 8)), 2500, seed=3)
@@ -338,8 +340,10 @@ def test_float_path_of_a_batch_is_unbiased():
     assert np.abs((samples.mean(0) - np.asarray(x).sum(0)) / error).max() < 6
 
 
-@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", CHACHA20])
-@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize(
+    ("impl", "x64"),
+    [("threefry2x32", True), ("rbg", False), (CHACHA20, False), (CHACHA20, True)],
+)
 def test_release_in_a_scan_under_any_key_and_precision(impl, x64):
     with jax.enable_x64(x64):
         total = private()
