@@ -1,9 +1,11 @@
-"""Time of one private step against the same step written by hand in floats.
+"""CPU time of one private step against the same step written by hand in floats.
 
-Prints one JSON line a case: microseconds a step by slope over the number of steps (dispatch and
-compilation cancel), the two programs interleaved so that a busy machine slows both.
+Prints one JSON line a case: microseconds of CPU a step by slope over the number of steps (dispatch
+and compilation cancel), the programs interleaved so that a busy machine slows all of them. The
+float step is measured twice: on exactly the batch, and on as many rows as the padded Poisson batch
+has. Pin it to one core for steady figures:
 
-    python tests/benchmarks/bench_release.py [adult long wide flat]
+    taskset -c 0 python tests/benchmarks/bench_release.py [adult long wide flat]
 """
 
 import json
@@ -75,12 +77,16 @@ def programs(records, batch, repeats):
     def by_hand(key, w, records):
         return float_gradient(key, w, records, batch)
 
+    def by_hand_padded(key, w, records):
+        return float_gradient(key, w, records, private.room)
+
     words = np.arange(8, dtype=np.uint32)
     chacha = random.wrap_key_data(jnp.asarray(words), impl=CHACHA20)
     w = jnp.zeros(dim)
     calls = {}
     for name, gradient, key in (
         ("float", by_hand, random.key(0)),
+        ("float padded", by_hand_padded, random.key(0)),
         ("private threefry", release, random.key(0)),
         ("private chacha20", release, chacha),
     ):
@@ -94,7 +100,7 @@ def programs(records, batch, repeats):
 
 
 def slopes(calls, repeats):
-    """Microseconds a step of every program, from its least times over interleaved rounds."""
+    """Microseconds of CPU a step of every program, from its least times over interleaved rounds."""
     least = {name: [float("inf")] * 2 for name in calls}
     for _ in range(ROUNDS):
         for name, pair in calls.items():
@@ -115,6 +121,7 @@ def measure(name, num_records, dim, batch):
     repeats = max(10, 100_000 // (batch * dim // 16))
     private, calls = programs(synthetic(num_records, dim), batch, repeats)
     micros = slopes(calls, repeats)
+    base, padded = micros["float"], micros["float padded"]
     row = {
         "case": name,
         "num_records": num_records,
@@ -123,8 +130,10 @@ def measure(name, num_records, dim, batch):
         "room": private.room,
         "dither": private.lattice.dither,
         "us_per_step": {key: round(value, 1) for key, value in micros.items()},
-        "ratio_threefry": round(micros["private threefry"] / micros["float"], 2),
-        "ratio_chacha20": round(micros["private chacha20"] / micros["float"], 2),
+        "ratio_threefry": round(micros["private threefry"] / base, 2),
+        "ratio_chacha20": round(micros["private chacha20"] / base, 2),
+        "ratio_threefry_padded": round(micros["private threefry"] / padded, 2),
+        "ratio_chacha20_padded": round(micros["private chacha20"] / padded, 2),
     }
     print(json.dumps(row), flush=True)
     return micros
