@@ -90,6 +90,8 @@ def main() -> None:
     budget = ndp.Budget(epsilon=1.0, delta=1e-5)
     accountant = ndp.Accountant(budget, path=options.ledger)
 
+    # These settings were tried out on the very same records, which have been public for decades.
+    # With records of your own choose them on simulated ones: trying out is a release as well.
     kernel = ndp.DPSGLD(
         model,
         step_size=5e-4,

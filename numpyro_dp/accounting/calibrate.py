@@ -79,9 +79,11 @@ def _search(epsilon: Callable[[float], float], start: float, target: float) -> f
 def _next(low: _Point | None, high: _Point | None, target: float, rounds: int) -> float:
     """Return the noise to try next: extrapolate, then interpolate log ε in log noise."""
     if low is None or high is None:
-        # ε falls about like 1/noise; a little too far brackets the answer at once.
+        # ε falls about like 1/noise, and a little too far brackets the answer at once; where other
+        # charges keep it from falling, ever longer steps do.
         noise, found = low or high or (1.0, target)
-        factor = found / target * (1.003 if high is None else 0.997)
+        beyond = min(1.003**2 ** (rounds - 1), 8.0)
+        factor = found / target * (beyond if high is None else 1 / beyond)
         return noise * min(max(factor, 1 / 8), 8.0)
     span = math.log(high[0] / low[0])
     if rounds % 4 == 0 or high[1] <= 0 or not math.isfinite(low[1]):

@@ -14,7 +14,7 @@ import numpyro.infer
 import tqdm.auto
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from numpyro_dp.accounting import Accountant, PrivacyReport, privacy_curve
+from numpyro_dp.accounting import Accountant, PrivacyReport, Relation, privacy_curve
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.keys import as_typed_keys, is_traced, scrub, seeded_key
@@ -29,8 +29,8 @@ _BAR_UPDATES = 50
 _EPSILON_POINTS = 20
 _SECRET_FIELDS = ("rng_key",)
 _INSECURE = (
-    "secure=False: the noise is a function of the caller's key, so the guarantee holds only if "
-    "that key is secret, random and used once"
+    "the caller's key, of which the noise is a function (secure=False), is secret, random and used "
+    "once"
 )
 
 
@@ -339,7 +339,7 @@ class MCMC(numpyro.infer.MCMC):
         spent = (
             f"ε={report.epsilon:.4g} at δ={report.delta:.3g} spent by this object's runs "
             f"({report.relation}, unit: {report.unit}"
-            f"{'' if self.secure else '; if the key is secret, random and used once'})"
+            f"{'' if self.secure else f', if {_INSECURE}'})"
         )
         if self._accountant.budget is None:
             return spent
@@ -366,7 +366,7 @@ class MCMC(numpyro.infer.MCMC):
 
 @lru_cache(maxsize=64)
 def _epsilon_table(
-    bound: BoundKernel, steps: int, relation: str, delta: float
+    bound: BoundKernel, steps: int, relation: Relation, delta: float
 ) -> tuple[tuple[int, float], ...]:
     """ε after some 20 numbers of steps up to ``steps``: what the bar looks up."""
     counts = sorted({-(-steps * k // _EPSILON_POINTS) for k in range(1, _EPSILON_POINTS + 1)})

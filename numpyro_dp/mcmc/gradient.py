@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Budget, calibrate, privacy_curve
+from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel, RunFacts
 from numpyro_dp.mechanisms import PrivateSum
@@ -34,7 +34,7 @@ __all__ = ["BoundGradientKernel", "GradientKernel", "Integrator"]
 class Integrator(Protocol):
     """How a released gradient moves a position: frozen, hashable by value, sees no record."""
 
-    def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> NamedTuple:
+    def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> Any:
         """The first state of a chain, with whatever else the integrator carries."""
         ...
 
@@ -75,10 +75,10 @@ class BoundGradientKernel(BoundKernel):
         noise_sd = mechanism.noise_multiplier * mechanism.clip_norm
         return self.likelihood_power * noise_sd / mechanism.sampling_rate
 
-    def start(self, rng_key: Any, z: dict) -> NamedTuple:
+    def start(self, rng_key: Any, z: dict) -> Any:
         return self.integrator.start(rng_key, z, ravel_pytree(z)[0])
 
-    def advance(self, key: Any, state: Any, records: list) -> NamedTuple:
+    def advance(self, key: Any, state: Any, records: list) -> Any:
         position, unravel = ravel_pytree(state.z)
         release_key, integrator_key = random.split(key)
 
@@ -186,7 +186,7 @@ class GradientKernel(PrivateKernel):
         """The integrator that makes this kernel what it is."""
 
     def bind(
-        self, wall: PrivateModel, *, num_steps: int, relation: str, delta: float
+        self, wall: PrivateModel, *, num_steps: int, relation: Relation, delta: float
     ) -> BoundGradientKernel:
         if relation == "add_remove":
             self._check_private_size()
@@ -241,7 +241,7 @@ def _private_sum(
     *,
     num_steps: int,
     delta: float,
-    relation: str,
+    relation: Relation,
     noise: float | Budget,
     **shape: Any,
 ) -> PrivateSum:

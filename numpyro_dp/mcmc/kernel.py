@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax import lax, random
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Accountant, Budget
+from numpyro_dp.accounting import Accountant, Budget, Relation
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc import plain
 from numpyro_dp.model import PrivateModel
@@ -99,17 +99,17 @@ class BoundKernel(MCMCKernel):
         init_params: Any,
         model_args: Any = (),
         model_kwargs: Any = None,
-    ) -> NamedTuple:
+    ) -> Any:
         if rng_key.ndim:
             return jax.vmap(self.start)(rng_key, init_params)
         return self.start(rng_key, init_params)
 
-    def sample(self, state: Any, model_args: Any, model_kwargs: Any = None) -> NamedTuple:
+    def sample(self, state: Any, model_args: Any, model_kwargs: Any = None) -> Any:
         step = partial(self._sample_one_chain, records=list(model_args))
         # NumPyro hands vectorized chains over as one batched state; the records are shared.
         return jax.vmap(step)(state) if state.rng_key.ndim else step(state)
 
-    def _sample_one_chain(self, state: Any, records: list) -> NamedTuple:
+    def _sample_one_chain(self, state: Any, records: list) -> Any:
         def step(_, state):
             # A ratchet: children are one-way, so the last state's key tells nothing of the noise
             # already drawn. The counter is folded in so that resuming under a key that was used
@@ -123,11 +123,11 @@ class BoundKernel(MCMCKernel):
         return lax.fori_loop(0, self.steps_per_sample, step, state)
 
     @abstractmethod
-    def start(self, rng_key: Any, z: dict) -> NamedTuple:
+    def start(self, rng_key: Any, z: dict) -> Any:
         """State of one chain at the public position ``z``; touches no record."""
 
     @abstractmethod
-    def advance(self, key: Any, state: Any, records: list) -> NamedTuple:
+    def advance(self, key: Any, state: Any, records: list) -> Any:
         """One private step of one chain; ``i`` and ``rng_key`` are replaced by the caller."""
 
     @abstractmethod
@@ -150,6 +150,7 @@ class PrivateKernel(MCMCKernel):
     data_plate: str | None = None
     steps_per_sample: int = 1
     num_steps: int | None = None
+    _model: Any = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         if not callable(self.model):
@@ -179,16 +180,16 @@ class PrivateKernel(MCMCKernel):
     @property
     def user_model(self) -> Callable:
         """The NumPyro model this kernel was built on."""
-        return self._model  # ty: ignore[unresolved-attribute]
+        return self._model
 
     @abstractmethod
     def bind(
-        self, wall: PrivateModel, *, num_steps: int, relation: str, delta: float
+        self, wall: PrivateModel, *, num_steps: int, relation: Relation, delta: float
     ) -> BoundKernel:
         """Fix every number for a run of ``num_steps`` private steps over all chains."""
 
     @property
-    def relation(self) -> str:
+    def relation(self) -> Relation:
         """Neighbouring relation: the ledger's."""
         return "zero_out" if self.accountant is None else self.accountant.relation
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from jax.core import Tracer
 
 from numpyro_dp.mechanisms import CHACHA20, scrubbed
 
@@ -26,7 +27,7 @@ def is_traced(rng_key: Any) -> bool:
     Under ``vmap`` the key is traced and constants are not; under ``jit`` with a constant key it is
     the other way round.
     """
-    return any(isinstance(value, jax.core.Tracer) for value in (rng_key, jnp.zeros(())))
+    return any(isinstance(value, Tracer) for value in (rng_key, jnp.zeros(())))
 
 
 def as_typed_keys(rng_key: Any, num_chains: int) -> Any:

@@ -60,7 +60,7 @@ def begin(
             f"numpyro.infer.MCMC, give {name} both num_steps= (num_warmup + num_samples, times "
             "steps_per_sample) and accountant="
         )
-    if jax.config.jax_compilation_cache_dir:  # ty: ignore[unresolved-attribute]
+    if jax.config.read("jax_compilation_cache_dir"):
         warnings.warn(
             "JAX's compilation cache is on: pass jit_model_args=True to numpyro.infer.MCMC, or "
             "the records are written to that cache as constants of the program",
@@ -68,7 +68,7 @@ def begin(
         )
     keys = as_typed_keys(rng_key, rng_key.shape[0] if _batched(rng_key) else 1)
     bound = bound_for(kernel, keys, args, kwargs)
-    z = starting_positions(bound.wall, kernel.init_strategy, keys, init_params)
+    z = starting_positions(bound.wall, kernel.init_strategy, keys, init_params, max(keys.size, 1))
     event = bound.event(kernel.num_steps * max(keys.size, 1))
     kernel.accountant.charge(event, label=name)
     secret, decoy = (
@@ -82,10 +82,11 @@ def proceed(kernel: PrivateKernel, state: MeteredState, args: tuple, kwargs: dic
     """One sample; NaN, without touching the records, once the charge is used up."""
     bound = bound_for(kernel, state.i, args, kwargs)
     records = bound.wall.records(args, kwargs)
+    limit = _limit(kernel)
 
     def step(inner):
         inner = bound.sample(inner, records)
-        done = jnp.all(inner.i + bound.steps_per_sample > kernel.num_steps)
+        done = jnp.all(inner.i + bound.steps_per_sample > limit)
         spent = scrubbed(inner.rng_key)
         key = lax.cond(done, lambda: spent, lambda: inner.rng_key)
         return inner._replace(rng_key=key)
@@ -105,7 +106,7 @@ def _may_step(kernel: PrivateKernel, bound: BoundKernel, state: MeteredState) ->
     if words.shape != state.tag.shape:
         return jnp.zeros((), bool)  # a key of another kind: NumPyro resumed with the caller's
     own_key = jnp.all(words == state.tag)
-    return own_key & jnp.all(state.i + bound.steps_per_sample <= kernel.num_steps)
+    return own_key & jnp.all(state.i + bound.steps_per_sample <= _limit(kernel))
 
 
 def bound_for(kernel: PrivateKernel, chains: Any, args: tuple, kwargs: dict) -> BoundKernel:
@@ -114,10 +115,14 @@ def bound_for(kernel: PrivateKernel, chains: Any, args: tuple, kwargs: dict) -> 
     wall = private_model(
         kernel.user_model, args, kwargs, data_plate=kernel.data_plate, private_size=private_size
     )
-    total = (kernel.num_steps or 1) * max(jnp.size(chains), 1)
+    total = max(_limit(kernel), 1) * max(jnp.size(chains), 1)
     return kernel.bind(wall, num_steps=total, relation=kernel.relation, delta=kernel.delta)
 
 
 def _batched(rng_key: Any) -> bool:
     typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
     return rng_key.ndim > (0 if typed else 1)
+
+
+def _limit(kernel: PrivateKernel) -> int:
+    return 0 if kernel.num_steps is None else kernel.num_steps

@@ -19,7 +19,7 @@ _NEAR_ZERO = init_to_uniform(radius=0.1)
 
 
 def starting_positions(
-    wall: PrivateModel, strategy: Any, keys: Any, init_params: Any, num_chains: int | None = None
+    wall: PrivateModel, strategy: Any, keys: Any, init_params: Any, num_chains: int
 ) -> dict:
     """Unconstrained starting positions, with a leading chain axis for several chains.
 
@@ -27,10 +27,10 @@ def starting_positions(
     :param strategy: a NumPyro initialisation strategy, or ``None`` for one near zero.
     :param keys: one typed key, or one for each chain.
     :param init_params: positions that the caller gives instead, checked for their shapes.
-    :param num_chains: chains; by default one for each key.
+    :param num_chains: chains to start.
     :raises ValueError: when ``init_params`` does not fit the latents.
     """
-    several = keys.ndim > 0 if num_chains is None else num_chains > 1
+    several = num_chains > 1
     if several and keys.ndim == 0:
         keys = random.split(keys, num_chains)
     drawn = _drawn(wall, _NEAR_ZERO if strategy is None else strategy, keys)

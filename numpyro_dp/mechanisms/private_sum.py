@@ -31,7 +31,7 @@ from numpyro_dp.mechanisms.subsample import PoissonSampler
 __all__ = ["PrivateSum"]
 
 RecordVector = Callable[[list[Array]], Float[Array, " dim"]]
-Words = tuple[UInt32[Array, " words"], UInt32[Array, " words"]]
+Words = tuple[UInt32[Array, " _"], UInt32[Array, " _"]]
 
 _OVERFLOW = 1e-12
 _CLIP_NORMS = 2.0**-40, 2.0**40
@@ -50,12 +50,13 @@ class PrivateSum:
     Args:
         num_records: records in the data.
         dim: coordinates of a record's vector.
-        sampling_rate: chance of each record to be in a batch; 1 for full batches.
+        sampling_rate: chance of each record to be in a batch, in (0, 1]; 1 for full batches.
         clip_norm: L2 bound on a record's (scaled) vector.
         noise_multiplier: standard deviation of the noise over ``clip_norm``.
         microbatch_size: most record vectors held in memory at once.
-        max_records: public bound on ``num_records`` where that is private itself.
-        scale: public weights of the coordinates; ``scale * vector`` is what is clipped.
+        max_records: public bound on ``num_records`` where that is private (``add_remove``).
+        scale: public positive weights of the coordinates (blocks, or the root of a
+            preconditioner): ``scale * vector`` is clipped, and undone after the release.
         sampler: how batches are drawn; ``None`` for full batches.
         lattice: how the sum is rounded and noised; ``None`` when privacy is switched off.
 
@@ -104,19 +105,12 @@ class PrivateSum:
         """Fix batches, lattice and noise for a run.
 
         Args:
-            num_records: records in the data.
-            dim: coordinates of a record's vector.
-            sampling_rate: in (0, 1]; 1 means every record at every step.
-            clip_norm: in (0, inf) in units of the scaled vector; inf together with
-                ``noise_multiplier=0`` switches privacy off.
-            noise_multiplier: noise standard deviation over ``clip_norm``.
             num_steps: all steps that will touch the data, chains and warm-up included; rooms and
                 tables are sized for it.
             delta: the run's δ, which what the arithmetic adds must stay well below.
-            microbatch_size: most record vectors held in memory at once.
-            max_records: public bound on ``num_records`` where that is private (``add_remove``).
-            scale: public positive weights, one a coordinate (blocks, or the root of a
-                preconditioner), undone after the release.
+
+        The others are the fields above. ``noise_multiplier=0`` together with ``clip_norm=inf``
+        switches privacy off.
 
         Raises:
             ValueError: naming the argument that is out of range, or when the noise is too large
@@ -127,20 +121,17 @@ class PrivateSum:
         num_steps = _validate.positive_int("num_steps", num_steps)
         if _validate.probability("delta", delta) == 0:
             raise ValueError("delta must be positive: Gaussian noise has no guarantee at delta 0")
-        private = _checked_noise(clip_norm, noise_multiplier)
-        sampler, rows = None, sized_for
+        sampler, lattice = None, None
         if sampling_rate < 1:
             overflow = min(_OVERFLOW, 1e-3 * delta / num_steps)
             sampler = PoissonSampler.create(num_records, sampling_rate, overflow, max_records)
-            rows = sampler.room
-        lattice = None
-        if private:
+        if _checked_noise(clip_norm, noise_multiplier):
             lattice = choose_lattice(
                 dim=dim,
                 clip_norm=clip_norm,
                 noise_multiplier=noise_multiplier,
                 expected_batch=sampling_rate * sized_for,
-                max_rows=rows,
+                max_rows=sized_for if sampler is None else sampler.room,
                 fixed_rows=max_records is None,
                 precise=num_steps * dim * 2.0**-49 > 1e-3 * delta,
             )

@@ -48,7 +48,8 @@ def flatten(place, value, seen=None):
     elif isinstance(value, (list, tuple)):
         items = [(f"{place}[{k}]", item) for k, item in enumerate(value)]
     elif hasattr(value, "__dict__") and type(value).__module__.startswith(("numpyro", "tests")):
-        items = [(f"{place}.{name}", item) for name, item in vars(value).items()]
+        # When a charge was made is a clock reading, like tqdm's.
+        items = [(f"{place}.{name}", v) for name, v in vars(value).items() if name != "time"]
     else:
         return {place: type(value).__name__.encode()}
     seen = seen | {id(value)}
@@ -111,7 +112,7 @@ def _report(report):
 def _without_clock(text):
     # tqdm prints elapsed time and speed in brackets; they are timing, not content.
     return "\n".join(
-        f"{part.split('|')[0]} {part.split('ε')[-1] if 'ε' in part else ''}"
+        f"{part.split('|')[0]} {part.split('ε')[-1] if 'ε' in part else ''}".strip()
         for line in text.splitlines()
         for part in line.split("\r")
     )

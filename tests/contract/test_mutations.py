@@ -89,7 +89,7 @@ def test_halved_noise_is_caught(name, monkeypatch):
 
 
 def test_a_removed_clip_is_caught(name, monkeypatch):
-    def unclipped(lattice, vectors, rows, mask, offsets):
+    def unclipped(lattice, vectors, rows, mask, *rest):
         integers = jnp.rint(vectors / lattice.scale)
         return jnp.where(mask[:, None], integers, 0).sum(0).astype(jnp.int32)
 

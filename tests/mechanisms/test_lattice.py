@@ -20,11 +20,11 @@ from numpyro_dp.mechanisms.lattice import Lattice, choose_lattice, floor_noise, 
 from tests.mechanisms.laws import random_words, stored_weights
 
 STANDARD = choose_lattice(
-    dim=109, clip_norm=1.0, noise_multiplier=1.0, expected_batch=256, max_rows=400
+    dim=109, clip_norm=1.0, noise_multiplier=1.0, expected_batch=256.0, max_rows=400
 )
 
 
-def plan(dim=109, noise_multiplier=1.0, expected_batch=256, max_rows=400, **more) -> Lattice:
+def plan(dim=109, noise_multiplier=1.0, expected_batch=256.0, max_rows=400, **more) -> Lattice:
     return choose_lattice(
         dim=dim,
         clip_norm=1.0,
@@ -218,7 +218,7 @@ def test_no_plan_promises_more_noise_than_it_draws(noise_multiplier, dim, batch,
     ("given_", "expected"),
     [
         ({}, {"sd": 4096, "coarse": 0, "squared_bound": (1 << 24) - 1, "dither": False}),
-        ({"expected_batch": 257}, {"dither": True}),
+        ({"expected_batch": 257.0}, {"dither": True}),
         ({"precise": True}, {"sd": 1024, "span": 16, "coarse": 0}),
         ({"noise_multiplier": 200.0}, {"sd": 4096, "coarse": 8}),
         ({"noise_multiplier": 200.0, "dim": 10**6}, {"sd": 4096, "coarse": 512}),
@@ -242,4 +242,4 @@ def test_impossible_lattices_are_refused(noise_multiplier, dim, words):
 
 def test_a_sum_that_may_wrap_is_announced():
     with pytest.warns(UserWarning, match="wrap"):
-        plan(max_rows=1 << 29, expected_batch=1 << 29, dim=10**4)
+        plan(max_rows=1 << 29, expected_batch=2.0**29, dim=10**4)
