@@ -66,7 +66,9 @@ class PrivateSum:
     contributes zero. The sensitivity of the integer sum is Q under ``zero_out`` and
     ``add_remove`` and 2Q under ``replace_one``, and the noise is floor(Z), Z of standard
     deviation at least noise_multiplier·Q, so that f + floor(Z) = floor(f + Z) is post-processing
-    of the Gaussian mechanism. Batch, batch size and failed checks are never released.
+    of the Gaussian mechanism. Batch, batch size and failed checks are never released. Under
+    ``add_remove`` a missing record moves later ones to other places of the batch, so that relation
+    also takes ``record_vector`` to give the same floats wherever a record stands.
 
     Example:
         >>> import jax, jax.numpy as jnp

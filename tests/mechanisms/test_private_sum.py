@@ -203,8 +203,9 @@ def test_largest_exact_block_adds_without_rounding():
     assert own > 4000
     total = summed(lattice, jnp.asarray(vectors), jnp.ones(len(vectors), bool))
     assert int(total[2]) == own * lattice.exact_rows
+    more = lattice.exact_rows + 1
     with pytest.raises(ValueError, match="blocks"):
-        summed(lattice, jnp.zeros((lattice.exact_rows + 1, 6)), jnp.ones(1, bool))
+        summed(lattice, jnp.zeros((more, 6)), jnp.ones(more, bool))
 
 
 @pytest.mark.parametrize("changes", [{}, {"sampling_rate": 1.0}, {"microbatch_size": 16}])
