@@ -112,6 +112,7 @@ class MCMC(numpyro.infer.MCMC):
         self.secure = secure
         # The noise belongs to one complete run as announced here; later runs reuse it.
         self._planned_steps = (num_warmup + num_samples) * kernel.steps_per_sample * num_chains
+        self._given_accountant = kernel.accountant
         self._accountant = kernel.accountant if kernel.accountant is not None else Accountant()
         self._charges: list[tuple[str, DpEvent]] = []
         self._bound: BoundKernel | None = None
@@ -202,6 +203,11 @@ class MCMC(numpyro.infer.MCMC):
 
     def _charge_and_run(self, rng_key, args, kwargs, extra_fields, init_params) -> None:
         kernel = self.sampler
+        if kernel.accountant is not self._given_accountant:
+            raise ValueError(
+                "the kernel of this MCMC object was exchanged for one with another accountant: "
+                "make a new numpyro_dp.MCMC for it, so that its charges go where they belong"
+            )
         keys = as_typed_keys(rng_key, self.num_chains)
         relation = self._accountant.relation
         wall = private_model(

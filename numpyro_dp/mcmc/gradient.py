@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve
@@ -45,11 +46,13 @@ class Integrator(Protocol):
         position: Float[Array, " dim"],
         gradient: Float[Array, " dim"],
         gradient_sd: float,
+        metric: Float[Array, " dim"] | float,
     ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
         """The next position, and the state fields that change with it.
 
-        ``gradient`` estimates the gradient of the (tempered) log posterior density; its privacy
-        noise has standard deviation ``gradient_sd`` a coordinate.
+        ``gradient`` estimates the gradient of the (tempered) log posterior density. Multiplied by
+        the root of ``metric``, the public preconditioner, its privacy noise has standard deviation
+        ``gradient_sd`` a coordinate.
         """
         ...
 
@@ -65,6 +68,7 @@ class BoundGradientKernel(BoundKernel):
     private_sum: PrivateSum
     integrator: Integrator
     likelihood_power: float
+    metric: tuple[float, ...] | None = None
 
     @property
     def gradient_sd(self) -> float:
@@ -94,8 +98,9 @@ class BoundGradientKernel(BoundKernel):
         released = self.private_sum.release(release_key, record_gradient, records)
         likelihood = self.likelihood_power * released.astype(position.dtype)
         gradient = jax.grad(log_prior)(position) + likelihood
+        metric = 1.0 if self.metric is None else jnp.asarray(self.metric, position.dtype)
         position, moved = self.integrator.step(
-            integrator_key, state, position, gradient, self.gradient_sd
+            integrator_key, state, position, gradient, self.gradient_sd, metric
         )
         return state._replace(z=unravel(position), **moved)
 
@@ -151,6 +156,7 @@ class GradientKernel(PrivateKernel):
     likelihood_power: float = 1.0
     microbatch_size: int | None = None
     max_records: int | None = None
+    preconditioner: Mapping[str, ArrayLike] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -190,6 +196,7 @@ class GradientKernel(PrivateKernel):
     ) -> BoundGradientKernel:
         if relation == "add_remove":
             self._check_private_size()
+        metric = None if self.preconditioner is None else _metric(wall, self.preconditioner)
         mechanism = _private_sum(
             num_records=wall.num_records,
             max_records=self.max_records if relation == "add_remove" else None,
@@ -197,6 +204,7 @@ class GradientKernel(PrivateKernel):
             sampling_rate=self._sampling_rate(wall.num_records),
             clip_norm=self.clip_norm,
             microbatch_size=self.microbatch_size,
+            scale=None if metric is None else tuple(math.sqrt(g) for g in metric),
             num_steps=num_steps,
             delta=delta,
             relation=relation,
@@ -208,6 +216,7 @@ class GradientKernel(PrivateKernel):
             private_sum=mechanism,
             integrator=self.integrator(),
             likelihood_power=float(self.likelihood_power),
+            metric=metric,
         )
 
     def _check_private_size(self) -> None:
@@ -231,9 +240,39 @@ class GradientKernel(PrivateKernel):
 
 
 @lru_cache(maxsize=64)
-def _dimension(wall: PrivateModel) -> int:
+def _shapes(wall: PrivateModel) -> dict[str, tuple[int, ...]]:
+    """Unconstrained shape of each latent, in the order in which they are flattened."""
     z = jax.eval_shape(wall.init, jax.eval_shape(lambda: random.key(0)))
-    return int(sum(np.prod(leaf.shape, dtype=int) for leaf in jax.tree.leaves(z)))
+    return {name: tuple(z[name].shape) for name in sorted(z)}
+
+
+def _dimension(wall: PrivateModel) -> int:
+    return sum(math.prod(shape) for shape in _shapes(wall).values())
+
+
+def _metric(wall: PrivateModel, preconditioner: Mapping[str, ArrayLike]) -> tuple[float, ...]:
+    """The diagonal of the preconditioner over the flattened position, 1 where none is given."""
+    shapes = _shapes(wall)
+    unknown = sorted(set(preconditioner) - set(shapes))
+    if unknown:
+        raise ValueError(
+            f"preconditioner names {', '.join(unknown)}, but the latents are {', '.join(shapes)}"
+        )
+    diagonal = []
+    for name, shape in shapes.items():
+        values = np.asarray(preconditioner.get(name, 1.0), dtype=float)
+        try:
+            values = np.broadcast_to(values, shape)
+        except ValueError:
+            raise ValueError(
+                f"preconditioner[{name!r}] has shape {values.shape}, which does not broadcast to "
+                f"the unconstrained shape {shape}"
+            ) from None
+        diagonal.append(values.ravel())
+    flat = np.concatenate(diagonal)
+    if not np.all(np.isfinite(flat) & (flat > 0)):
+        raise ValueError("preconditioner must be positive and finite in every coordinate")
+    return tuple(flat.tolist())
 
 
 @lru_cache(maxsize=64)

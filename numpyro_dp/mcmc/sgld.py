@@ -47,13 +47,14 @@ class Langevin:
         position: Float[Array, " dim"],
         gradient: Float[Array, " dim"],
         gradient_sd: float,
+        metric: Float[Array, " dim"] | float,
     ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
         step = self.step_size(state.i) if callable(self.step_size) else self.step_size
         step = jnp.asarray(step, position.dtype)
         missing = jnp.maximum(self.temperature * step - (step * gradient_sd / 2) ** 2, 0)
         # Public randomness: it completes the Langevin noise and protects nothing.
-        fresh = jnp.sqrt(missing) * random.normal(key, position.shape, position.dtype)
-        return position + step / 2 * gradient + fresh, {}
+        fresh = jnp.sqrt(missing * metric) * random.normal(key, position.shape, position.dtype)
+        return position + step / 2 * metric * gradient + fresh, {}
 
     def notes(self, gradient_sd: float) -> tuple[str, ...]:
         if callable(self.step_size) or gradient_sd == 0:
@@ -99,6 +100,10 @@ class DPSGLD(GradientKernel):
     :param data_plate: name of the plate whose slices are the records, when several enclose the
         observations.
     :param microbatch_size: rows whose gradients are held in memory at a time; default all.
+    :param preconditioner: public diagonal G of a preconditioner, positive, by site: a dict of
+        numbers or arrays that broadcast to the unconstrained shape of the site; sites that it does
+        not name have 1. Drift and noise are both ∝ G, and ``clip_norm`` bounds G^½·gradient. A
+        diagonal computed from the records is a release of yours that nothing here accounts for.
     :param max_records: public upper bound on the number of records, needed where that number is
         private (an accountant with ``relation="add_remove"``).
     :param num_steps: private steps of one chain, for one run in plain ``numpyro.infer.MCMC``:
