@@ -31,6 +31,15 @@ from numpyro_dp.model import PrivateModel
 
 __all__ = ["BoundGradientKernel", "GradientKernel", "Integrator"]
 
+_LATTICE_ARITHMETIC = (
+    "integer record contributions, exact integer sum, floored Gaussian noise from an exact table "
+    "on the same integers"
+)
+_ROW_BY_ROW = (
+    "; records computed one at a time, and taken to be computed alike by the programs for N and "
+    "N + 1 records"
+)
+
 
 class Integrator(Protocol):
     """How a released gradient moves a position: frozen, hashable by value, sees no record."""
@@ -136,8 +145,7 @@ class BoundGradientKernel(BoundKernel):
             overflow_delta=mechanism.tv_per_step,
             released=("the position after every step (warm-up included) and its step counter",),
             arithmetic=(
-                "integer record contributions, exact integer sum, floored Gaussian noise from an "
-                "exact table on the same integers"
+                _LATTICE_ARITHMETIC + (_ROW_BY_ROW if mechanism.max_records is not None else "")
                 if mechanism.is_private
                 else "floating point"
             ),

@@ -67,8 +67,10 @@ class PrivateSum:
     ``add_remove`` and 2Q under ``replace_one``, and the noise is floor(Z), Z of standard
     deviation at least noise_multiplier·Q, so that f + floor(Z) = floor(f + Z) is post-processing
     of the Gaussian mechanism. Batch, batch size and failed checks are never released. Under
-    ``add_remove`` a missing record moves later ones to other places of the batch, so that relation
-    also takes ``record_vector`` to give the same floats wherever a record stands.
+    ``add_remove`` (``max_records`` given) a missing record moves later ones to other places of the
+    batch, where vector instructions may round them differently; records are then computed one at
+    a time. What remains to be taken for granted is that the compiler treats one record alike in
+    the programs for N and N + 1 records.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -254,6 +256,9 @@ class PrivateSum:
     def _blocks(self) -> tuple[int, int]:
         """Number of blocks and rows of each: within cache, memory, and float32's exact sums."""
         most = self.microbatch_size or self.room
+        if self.max_records is not None:
+            # A record's floats must not depend on its place, which moves when one is absent.
+            most = 1
         if self.lattice is not None:
             in_cache = max(_BLOCK_ELEMENTS // self.dim, _LEAST_BLOCK_ROWS)
             most = min(most, in_cache, self.lattice.exact_rows)

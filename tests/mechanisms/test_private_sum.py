@@ -430,6 +430,13 @@ def test_a_private_number_of_records_is_sized_by_its_bound():
     assert private().expected_batch == 100
 
 
+def test_a_private_number_of_records_computes_them_one_at_a_time():
+    # In blocks a record's lane, and with it its rounding, would depend on who else is there.
+    assert private(max_records=1000)._blocks() == (private(max_records=1000).room, 1)
+    assert private(max_records=1000, microbatch_size=8)._blocks()[1] == 1
+    assert private()._blocks()[1] > 1
+
+
 def test_sums_are_values():
     again = pickle.loads(pickle.dumps(private()))
     assert again == private()
