@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpyro_dp.errors import UnsupportedModelError as UnsupportedModelError
     from numpyro_dp.mcmc import DPSGLD as DPSGLD
     from numpyro_dp.mcmc import MCMC as MCMC
+    from numpyro_dp.mcmc import PolynomialStepSize as PolynomialStepSize
     from numpyro_dp.records import public as public
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ _HOME = {
     "DPSGLD": "mcmc",
     "LedgerError": "errors",
     "MCMC": "mcmc",
+    "PolynomialStepSize": "mcmc",
     "PrivacyReport": "accounting",
     "UnsupportedModelError": "errors",
     "calibrate": "accounting",

@@ -12,14 +12,15 @@ import jax
 import numpy as np
 import numpyro.infer
 import tqdm.auto
+from jax import random
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from numpyro_dp.accounting import Accountant, PrivacyReport, Relation, privacy_curve
-from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.keys import as_typed_keys, is_traced, scrub, seeded_key
 from numpyro_dp.mcmc.loop import collect
-from numpyro_dp.mcmc.start import starting_positions
+from numpyro_dp.mcmc.start import first_positions, starting_positions
 from numpyro_dp.mechanisms import os_key
 from numpyro_dp.model import private_model
 
@@ -230,8 +231,17 @@ class MCMC(numpyro.infer.MCMC):
         transitions = self.num_samples if resumed else self._collection_params["upper"]
         steps = transitions * bound.steps_per_sample * self.num_chains
         noise_key = os_key() if self.secure else seeded_key(keys)
+        first = None
+        if kernel.init_kernel is not None and not resumed and steps:
+            each = self.num_chains * kernel.init_kernel.steps_per_sample
+            first = kernel.init_kernel.bind(
+                wall, num_steps=each, relation=relation, delta=kernel.delta
+            )
         if steps:
-            self._charge(bound, steps)
+            self._charge(bound, steps, first)
+        if first is not None:
+            noise_key, first_key = random.split(noise_key)
+            start = first_positions(first, first_key, start, records, self.num_chains)
         self._bound = self.sampler = bound
         self._steps_before_chain = 0
         method = self.chain_method
@@ -246,8 +256,13 @@ class MCMC(numpyro.infer.MCMC):
         finally:
             self.sampler, self.chain_method, self._spread = kernel, method, None
 
-    def _charge(self, bound: BoundKernel, steps: int) -> None:
+    def _charge(self, bound: BoundKernel, steps: int, first: BoundKernel | None) -> None:
         event, label = bound.event(steps), type(self.sampler).__name__
+        if first is not None:
+            before = first.steps_per_sample * self.num_chains
+            event = ComposedDpEvent([first.event(before), event])
+            label += f" after {type(self.sampler.init_kernel).__name__}"
+            self._steps_run += before
         if self.progress_bar:
             relation = self._accountant.relation
             self._epsilon_table = _epsilon_table(bound, steps, relation, self.sampler.delta)

@@ -150,6 +150,7 @@ class PrivateKernel(MCMCKernel):
     data_plate: str | None = None
     steps_per_sample: int = 1
     num_steps: int | None = None
+    init_kernel: PrivateKernel | None = None
     _model: Any = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
@@ -168,6 +169,8 @@ class PrivateKernel(MCMCKernel):
         _validate.positive_int("steps_per_sample", self.steps_per_sample)
         if self.num_steps is not None:
             _validate.positive_int("num_steps", self.num_steps)
+        if self.init_kernel is not None:
+            self._check_init_kernel(self.init_kernel)
 
     @property
     def sample_field(self) -> str:
@@ -176,6 +179,16 @@ class PrivateKernel(MCMCKernel):
     @property
     def default_fields(self) -> tuple[str, ...]:
         return ()
+
+    @staticmethod
+    def _check_init_kernel(first: Any) -> None:
+        if not isinstance(first, PrivateKernel):
+            raise ValueError(f"init_kernel must be a numpyro_dp kernel, got {type(first).__name__}")
+        if first.accountant is not None or first.init_kernel is not None:
+            raise ValueError(
+                "init_kernel takes neither an accountant nor an init_kernel of its own: both "
+                "kernels are charged together, to the accountant of the main one"
+            )
 
     @property
     def user_model(self) -> Callable:

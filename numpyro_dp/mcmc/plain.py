@@ -60,6 +60,8 @@ def begin(
             f"numpyro.infer.MCMC, give {name} both num_steps= (num_warmup + num_samples, times "
             "steps_per_sample) and accountant="
         )
+    if kernel.init_kernel is not None:
+        raise ValueError(f"{name} with init_kernel= runs in numpyro_dp.MCMC only")
     if jax.config.read("jax_compilation_cache_dir"):
         warnings.warn(
             "JAX's compilation cache is on: pass jit_model_args=True to numpyro.infer.MCMC, or "

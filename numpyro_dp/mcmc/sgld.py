@@ -81,8 +81,9 @@ class DPSGLD(GradientKernel):
 
     :param model: a NumPyro model whose observations lie in one plate; one slice of that plate is
         the unit of privacy. Record arguments have the plate as leading axis.
-    :param step_size: η, in units of squared unconstrained parameter; a number, or a schedule
-        (a callable of the step counter, such as those of optax).
+    :param step_size: η, in units of squared unconstrained parameter; a number, or a schedule: a
+        callable of the step counter, such as :class:`~numpyro_dp.PolynomialStepSize` or those of
+        optax.
     :param clip_norm: L2 bound C on one record's gradient over the whole unconstrained vector.
     :param batch_size: *expected* size of a Poisson batch; or
     :param sampling_rate: inclusion probability q of a record, in (0, 1]. Neither: full batches.
@@ -95,6 +96,8 @@ class DPSGLD(GradientKernel):
     :param likelihood_power: τ, multiplies the log likelihood (the released sum); 1 is the
         posterior, less is a tempered one.
     :param steps_per_sample: private steps per collected draw.
+    :param init_kernel: another private kernel over the same latents, whose one sample is where each
+        chain starts. It has its own noise or ``privacy`` and no accountant; one charge covers both.
     :param init_strategy: a NumPyro initialisation strategy that needs no data; default
         ``init_to_uniform(radius=0.1)``.
     :param data_plate: name of the plate whose slices are the records, when several enclose the

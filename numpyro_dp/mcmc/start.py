@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,10 @@ from numpyro.infer import init_to_uniform
 
 from numpyro_dp.model import PrivateModel
 
-__all__ = ["starting_positions"]
+if TYPE_CHECKING:
+    from numpyro_dp.mcmc.kernel import BoundKernel
+
+__all__ = ["first_positions", "starting_positions"]
 
 # Close to the middle of every prior: a private run has few steps to spend on the way to the mode.
 _NEAR_ZERO = init_to_uniform(radius=0.1)
@@ -52,3 +55,24 @@ def _drawn(wall: PrivateModel, strategy: Any, keys: Any) -> dict:
         return wall.init(key, strategy)
 
     return jax.vmap(draw)(keys) if keys.ndim else draw(keys)
+
+
+def first_positions(
+    kernel: BoundKernel, rng_key: Any, start: dict, records: tuple, num_chains: int
+) -> dict:
+    """Where one sample of another (already charged) kernel takes each chain.
+
+    :param kernel: the bound initial kernel.
+    :param rng_key: a typed secret key.
+    :param start: public starting positions.
+    :param records: record arrays.
+    :param num_chains: chains to start.
+    :returns: released positions, shaped like ``start``.
+    """
+    keys = random.split(rng_key, num_chains) if num_chains > 1 else rng_key
+    return _one_sample(kernel, kernel.init(keys, 0, start), records)
+
+
+@partial(jax.jit, static_argnums=0)
+def _one_sample(kernel: BoundKernel, state: Any, records: tuple) -> dict:
+    return kernel.sample(state, records).z
