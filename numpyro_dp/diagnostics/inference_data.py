@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import ArrayLike
 
 from numpyro_dp.mcmc import MCMC
 
@@ -17,42 +20,92 @@ if TYPE_CHECKING:
 
 __all__ = ["from_numpyro"]
 
+_SAMPLE_DIMS = ("chain", "draw")
+_SETTINGS = ("clip_norm", "noise_multiplier", "sampling_rate", "steps", "num_chains")
+
 
 def from_numpyro(
     mcmc: MCMC,
     *,
     coords: Mapping[str, Sequence] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
+    warmup_posterior: Mapping[str, ArrayLike] | None = None,
+    prior: Mapping[str, ArrayLike] | None = None,
+    predictions: Mapping[str, ArrayLike] | None = None,
 ) -> Any:
     """The draws of a private run for ArviZ, with the privacy statement in their attributes.
 
     The model is never evaluated: there is no ``log_likelihood``, ``observed_data``,
     ``constant_data``, ``lp`` or ``energy``, each of which would be an un-noised function of the
-    records. Every dimension has a coordinate of its own name.
+    records, and no ``sampling_time``. Every dimension has a coordinate of its own name. A ``/`` in
+    a site's name (from ``numpyro.handlers.scope``) becomes a dot: netCDF and ``DataTree`` keep it
+    for groups.
 
     :param mcmc: a :class:`~numpyro_dp.MCMC` that has run.
     :param coords: values of named dimensions; they must be public.
     :param dims: names of a site's dimensions after chain and draw.
-    :returns: ``arviz.InferenceData`` with the groups ``posterior`` and, when extra fields were
-        collected, ``sample_stats``.
-    :raises ValueError: before the first run.
+    :param warmup_posterior: ``mcmc.get_samples(group_by_chain=True)``, taken between
+        ``mcmc.warmup(..., collect_warmup=True)`` and ``mcmc.run``: one array a site, of shape
+        (chains, warm-up draws, ...).
+    :param prior: what ``Predictive(model, num_samples=...)`` returned *at public inputs*: one array
+        a site, of shape (draws, ...). Sites that the posterior lacks go to ``prior_predictive``.
+    :param predictions: what ``Predictive(model, mcmc.get_samples())`` returned *at public inputs*:
+        one array a site, of shape (chains · draws, ...).
+    :returns: an ``xarray.DataTree`` with ArviZ 1, ``arviz.InferenceData`` with ArviZ 0.23: the
+        group ``posterior``, ``sample_stats`` when extra fields were collected, and those given.
+    :raises ValueError: before the first run, and for arrays that do not have the shapes above.
     :raises ImportError: when ArviZ is not installed.
 
-    **Privacy.** Post-processing of released draws: free.
+    **Privacy.** Post-processing of released draws: free. ``coords``, ``prior`` and ``predictions``
+    are copied as they are, so they must come from public values; ``prior`` and ``predictions`` with
+    one entry for each record are refused, since they were evaluated at the records.
+
+    **Example**::
+
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import numpyro_dp as ndp
+        >>> def model(x):
+        ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
+        ...     with numpyro.plate("people", x.shape[0]):
+        ...         numpyro.sample("x", dist.Normal(mu, 1), obs=x)
+        >>> kernel = ndp.DPSGLD(model, step_size=1e-3, batch_size=50, clip_norm=2.0,
+        ...                     noise_multiplier=2.0)
+        >>> mcmc = ndp.MCMC(kernel, num_warmup=5, num_samples=10, progress_bar=False)
+        >>> mcmc.run(jax.random.key(0), jnp.linspace(-1.0, 3.0, 500))
+        >>> idata = ndp.from_numpyro(mcmc)
+        >>> dict(idata.posterior["mu"].sizes), idata.posterior.attrs["dp_relation"]
+        ({'chain': 1, 'draw': 10}, 'zero_out')
     """
     if not isinstance(mcmc, MCMC):
         raise ValueError(f"from_numpyro takes a numpyro_dp.MCMC, got {type(mcmc).__name__}")
-    if mcmc.last_state is None:
+    bound = mcmc._bound
+    if bound is None or mcmc.last_state is None:
         raise ValueError("nothing has run yet: call mcmc.run() first")
+    warmup_steps = mcmc.num_warmup * bound.steps_per_sample
+    if np.all(np.asarray(mcmc.last_state.i) == warmup_steps):
+        raise ValueError(
+            "only the warm-up has run, and there are no posterior draws yet: call mcmc.run() first"
+        )
     arviz = _arviz()
-    attributes = _attributes(mcmc)
-    draws = mcmc.get_samples(group_by_chain=True)
-    sites = draws if isinstance(draws, Mapping) else {mcmc.sampler.sample_field: draws}
-    groups = {"posterior": _dataset(sites, coords or {}, dims or {}, attributes)}
+    sites = mcmc.get_samples(group_by_chain=True)
     fields = mcmc.get_extra_fields(group_by_chain=True)
-    if fields:
-        groups["sample_stats"] = _dataset(fields, coords or {}, dims or {}, attributes)
-    return arviz.InferenceData(**groups)
+    given = _Given(mcmc, bound.wall.num_records)
+    latent, observable = given.prior(prior or {}, sites)
+    groups = {
+        "posterior": sites,
+        "sample_stats": fields,
+        "warmup_posterior": given.warmup(warmup_posterior or {}),
+        "prior": latent,
+        "prior_predictive": observable,
+        "predictions": given.predictions(predictions or {}),
+    }
+    attributes = _attributes(mcmc)
+    datasets = {
+        group: _dataset(arrays, coords or {}, dims or {}, attributes)
+        for group, arrays in groups.items()
+        if arrays
+    }
+    return _assembled(arviz, datasets)
 
 
 def _arviz() -> Any:
@@ -60,16 +113,99 @@ def _arviz() -> Any:
         return import_module("arviz")
     except ImportError as error:
         raise ImportError(
-            "from_numpyro needs ArviZ: install it with pip install 'arviz>=0.23.4,<1'"
+            "from_numpyro needs ArviZ: install it with pip install 'arviz>=0.23.4,<2'"
         ) from error
+
+
+def _assembled(arviz: Any, datasets: dict[str, xarray.Dataset]) -> Any:
+    # ArviZ 1 still answers to the name InferenceData, with a placeholder: only the version tells.
+    if int(arviz.__version__.split(".")[0]) == 0:
+        return arviz.InferenceData(**datasets)
+    import xarray
+
+    for dataset in datasets.values():
+        dataset.attrs |= {
+            "creation_library": "numpyro_dp",
+            "creation_library_version": version("numpyro_dp"),
+            "creation_library_language": "Python",
+            "sample_dims": list(_SAMPLE_DIMS),
+        }
+    return xarray.DataTree.from_dict(datasets)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Brings arrays that the caller made to the shape (chains, draws, ...)."""
+
+    mcmc: MCMC
+    num_records: int
+
+    @property
+    def kept(self) -> int:
+        return self.mcmc.num_samples // self.mcmc.thinning
+
+    def warmup(self, arrays: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+        expected = (self.mcmc.num_chains, self.mcmc.num_warmup // self.mcmc.thinning)
+        for name, values in arrays.items():
+            if np.shape(values)[:2] != expected:
+                raise ValueError(
+                    f"warmup_posterior[{name!r}] has leading axes {np.shape(values)[:2]}, not "
+                    f"(chains, warm-up draws) = {expected}: pass "
+                    "mcmc.get_samples(group_by_chain=True) as it is after "
+                    "mcmc.warmup(..., collect_warmup=True)"
+                )
+        return {name: np.asarray(values) for name, values in arrays.items()}
+
+    def prior(
+        self, arrays: Mapping[str, ArrayLike], sites: Mapping[str, Any]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        draws = {name: np.asarray(values)[np.newaxis] for name, values in arrays.items()}
+        for name, values in draws.items():
+            self._check_public("prior", name, values)
+        latent = {name: values for name, values in draws.items() if name in sites}
+        rest = {name: values for name, values in draws.items() if name not in sites}
+        return latent, rest
+
+    def predictions(self, arrays: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+        chains, grouped = self.mcmc.num_chains, {}
+        for name, values in arrays.items():
+            values = np.asarray(values)
+            if values.shape[:1] != (chains * self.kept,):
+                raise ValueError(
+                    f"predictions[{name!r}] has leading axis {values.shape[:1]}, not chains · draws"
+                    f" = {chains * self.kept}: pass what Predictive(model, mcmc.get_samples()) "
+                    "returned"
+                )
+            grouped[name] = values.reshape(chains, self.kept, *values.shape[1:])
+            self._check_public("predictions", name, grouped[name])
+        return grouped
+
+    def _check_public(self, group: str, name: str, values: np.ndarray) -> None:
+        # Fails closed: that a public test set has as many rows as there are records is rare, an
+        # in-sample predictive handed over by habit is not.
+        if self.num_records in values.shape[2:]:
+            raise ValueError(
+                f"{group}[{name!r}] has one entry for each record, as if it had been evaluated at "
+                "the records, which are private: evaluate it at public inputs, fewer or more of "
+                "them than there are records, or leave this site out"
+            )
 
 
 def _attributes(mcmc: MCMC) -> dict[str, Any]:
     report = mcmc.privacy
+    statement = report.to_json()
+    # Read back from the statement, where numbers that JSON cannot write are already words.
+    readable = json.loads(statement)
+    settings = {
+        "kernel": type(mcmc.sampler).__name__,
+        "thinning": mcmc.thinning,
+        **{name: readable[name] for name in _SETTINGS},
+    }
     return {
         "created_at": datetime.now(UTC).isoformat(),
         "inference_library": "numpyro_dp",
         "inference_library_version": version("numpyro_dp"),
+        "inference_library_settings": json.dumps(settings),
         "numpyro_version": version("numpyro"),
         "jax_version": version("jax"),
         "tuning_steps": mcmc.num_warmup,
@@ -78,7 +214,7 @@ def _attributes(mcmc: MCMC) -> dict[str, Any]:
         "dp_relation": report.relation,
         "dp_unit": report.unit,
         "dp_conditions": "; ".join(report.conditions),
-        "dp_statement": report.to_json(),
+        "dp_statement": statement,
     }
 
 
@@ -91,16 +227,27 @@ def _dataset(
     import xarray
 
     variables, used = {}, {}
-    for name, values in arrays.items():
+    for site, values in arrays.items():
         values = np.asarray(values)
-        given = tuple(dims.get(name, ()))
+        name = site.replace("/", ".")
+        if name in variables:
+            raise ValueError(
+                f"two sites would both be called {name!r}, since '/' becomes a dot: rename one"
+            )
+        given = tuple(dims.get(site, ()))
         rest = given + tuple(f"{name}_dim_{k}" for k in range(len(given), values.ndim - 2))
-        axes = ("chain", "draw", *rest)
+        axes = (*_SAMPLE_DIMS, *rest)
         if len(axes) != values.ndim:
             raise ValueError(
-                f"dims[{name!r}] names {len(given)} dimensions, the site has {values.ndim - 2}"
+                f"dims[{site!r}] names {len(given)} dimensions, the site has {values.ndim - 2}"
             )
         variables[name] = (axes, values)
         for axis, length in zip(axes, values.shape, strict=True):
-            used.setdefault(axis, np.asarray(coords.get(axis, np.arange(length))))
+            labels = np.asarray(coords.get(axis, np.arange(length)))
+            if labels.shape != (length,):
+                raise ValueError(
+                    f"coords[{axis!r}] holds {labels.size} values, but that dimension of site "
+                    f"{site!r} has {length}"
+                )
+            used[axis] = labels
     return xarray.Dataset(variables, coords=used, attrs=attributes)
