@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pytest
 
 import numpyro_dp as ndp
 
@@ -14,20 +15,23 @@ def income(x, y=None):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
 
-def test_accuracy_at_epsilon_one(data_folder):
-    # The prototype's settings, not tuned on the test set. Non-private logistic regression
-    # reaches 0.853; one run's accuracy varies by about .001 around .855.
+# Settings of the prototypes, not tuned on the test set; at ε = 0.1 full batches. Non-private
+# logistic regression reaches 0.853. Ten runs gave .8541 (sd .0005) at ε = 1 and .8455 (sd .0024) at
+# ε = 0.1, so a single run may miss the second bar; the seed is fixed.
+@pytest.mark.parametrize(
+    ("epsilon", "steps", "settings", "bar"),
+    [
+        (1.0, 1_000, {"step_size": 3e-4, "batch_size": 2_000, "clip_norm": 1.0}, 0.850),
+        (0.1, 400, {"step_size": 1e-3, "clip_norm": 0.5}, 0.842),
+    ],
+)
+def test_accuracy(data_folder, epsilon, steps, settings, bar):
     adult = np.load(data_folder / "adult109.npz")
-    kernel = ndp.DPSGLD(
-        income,
-        step_size=3e-4,
-        batch_size=2_000,
-        clip_norm=1.0,
-        privacy=ndp.Budget(1.0, 1e-5),
-    )
-    mcmc = ndp.MCMC(kernel, num_warmup=500, num_samples=500, progress_bar=False)
+    kernel = ndp.DPSGLD(income, privacy=ndp.Budget(epsilon, 1e-5), **settings)
+    half = steps // 2
+    mcmc = ndp.MCMC(kernel, num_warmup=half, num_samples=half, progress_bar=False, secure=False)
     mcmc.run(jax.random.key(0), adult["X_train"], adult["y_train"])
     mean = np.asarray(mcmc.get_samples()["w"]).mean(0)
     accuracy = np.mean((adult["X_test"] @ mean > 0) == adult["y_test"])
-    assert mcmc.privacy.epsilon <= 1.0
-    assert accuracy >= 0.850
+    assert mcmc.privacy.epsilon <= epsilon
+    assert accuracy >= bar
