@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from numpyro_dp.accounting import PrivacyReport as PrivacyReport
     from numpyro_dp.accounting import calibrate as calibrate
     from numpyro_dp.accounting import events as events
+    from numpyro_dp.diagnostics import AuditResult as AuditResult
+    from numpyro_dp.diagnostics import audit as audit
     from numpyro_dp.diagnostics import from_numpyro as from_numpyro
     from numpyro_dp.errors import BudgetExceededError as BudgetExceededError
     from numpyro_dp.errors import LedgerError as LedgerError
@@ -26,6 +28,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Accountant": "accounting",
+    "AuditResult": "diagnostics",
     "Budget": "accounting",
     "BudgetExceededError": "errors",
     "DPSGLD": "mcmc",
@@ -34,6 +37,7 @@ _HOME = {
     "PolynomialStepSize": "mcmc",
     "PrivacyReport": "accounting",
     "UnsupportedModelError": "errors",
+    "audit": "diagnostics",
     "calibrate": "accounting",
     "events": "accounting",
     "from_numpyro": "diagnostics",

@@ -1,0 +1,96 @@
+"""The score of an adversary who knows everything but one record: a log likelihood ratio.
+
+Each released move of a gradient kernel is a known drift, plus the differing record's clipped
+gradient when it was in the batch, plus Gaussian noise. Who knows the other records can subtract
+the drift and weigh the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import random
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from numpyro_dp.diagnostics.neighbours import Pair
+from numpyro_dp.mcmc.gradient import BoundGradientKernel
+
+__all__ = ["move_score"]
+
+
+def move_score(
+    kernel: BoundGradientKernel, pair: Pair, before: Any, after: Any
+) -> Float[Array, ""]:
+    """Log likelihood ratio of one private step, the first data set of ``pair`` over the second.
+
+    Exact when the shared records contribute nothing (or are all in every batch) and the privacy
+    noise leaves no Langevin noise to add; elsewhere still a score, only a weaker one.
+
+    :param before: state of one chain before the step.
+    :param after: state after it.
+    """
+    position, unravel = ravel_pytree(before.z)
+    rate = kernel.private_sum.sampling_rate
+    metric = jnp.ones_like(position)
+    if kernel.metric is not None:
+        metric = jnp.asarray(kernel.metric, position.dtype)
+
+    def pull(leaves: list[Array]) -> Float[Array, " dim"]:
+        return kernel.likelihood_power * _clipped_sum(kernel, position, unravel, metric, leaves)
+
+    drift = jax.grad(lambda position: kernel.wall.log_prior(unravel(position)))(position)
+    drift = drift + pull(pair.shared)
+    stayed = _noiseless(kernel, before, position, drift, metric)
+
+    def displacement(extra: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        return _noiseless(kernel, before, position, drift + extra, metric) - stayed
+
+    noise = displacement(kernel.gradient_sd / jnp.sqrt(metric))
+    # A coordinate that this step does not move tells nothing.
+    per_noise = jnp.where(noise == 0, 0.0, 1 / noise)
+    left = (ravel_pytree(after.z)[0] - stayed) * per_noise
+
+    def log_mixture(leaves: list[Array]) -> Float[Array, ""]:
+        shift = displacement(pull(leaves) / rate) * per_noise
+        present = jnp.sum(left * shift - shift**2 / 2)
+        return jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + present)
+
+    return log_mixture(pair.own) - log_mixture(pair.other)
+
+
+def _noiseless(
+    kernel: BoundGradientKernel,
+    state: Any,
+    position: Float[Array, " dim"],
+    gradient: Float[Array, " dim"],
+    metric: Float[Array, " dim"],
+) -> Float[Array, " dim"]:
+    """Where the integrator moves by the gradient alone."""
+    # Noise without bound in the gradient leaves no noise for the integrator to add.
+    key = random.key(0)
+    return kernel.integrator.step(key, state, position, gradient, math.inf, metric)[0]
+
+
+def _clipped_sum(
+    kernel: BoundGradientKernel,
+    position: Float[Array, " dim"],
+    unravel: Any,
+    metric: Float[Array, " dim"],
+    leaves: list[Array],
+) -> Float[Array, " dim"]:
+    """Clipped gradients of some records, summed in floating point; broken ones count zero."""
+
+    def clipped(record: list[Array]) -> Float[Array, " dim"]:
+        def term(position: Float[Array, " dim"]) -> Float[Array, ""]:
+            return kernel.wall.record_log_likelihood(unravel(position), record)
+
+        vector = jnp.sqrt(metric) * jax.grad(term)(position)
+        norm = jnp.linalg.norm(vector)
+        factor = jnp.minimum(1.0, kernel.private_sum.clip_norm / jnp.maximum(norm, 1e-30))
+        return jnp.where(jnp.isfinite(norm), vector * factor, 0.0) / jnp.sqrt(metric)
+
+    return jax.vmap(clipped)([leaf[:, None] for leaf in leaves]).sum(0)
