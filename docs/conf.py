@@ -1,0 +1,45 @@
+"""Sphinx configuration: ``sphinx-build -W -b html docs docs/_build/html``."""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+# Executed pages share the example's data loader; they run in processes of their own.
+_paths = [str(HERE.parent / "examples"), os.environ.get("PYTHONPATH", "")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _paths))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+project = "numpyro_dp"
+author = "The numpyro_dp developers"
+copyright = "The numpyro_dp developers, Apache-2.0"
+
+extensions = [
+    "claims",
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["_build"]
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+# A page whose code no longer runs must break the build; so no cache, which would hide it.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+napoleon_custom_sections = ["Privacy"]
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = "numpyro_dp"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
+copybutton_exclude = ".linenos, .gp, .go"
