@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from numpyro_dp.mcmc.keys import as_typed_keys, is_traced
 from numpyro_dp.mcmc.start import starting_positions
-from numpyro_dp.mechanisms import os_key, scrubbed
+from numpyro_dp.mechanisms import CHACHA20, os_key, scrubbed
 from numpyro_dp.model import private_model
 
 if TYPE_CHECKING:
@@ -53,6 +53,13 @@ def begin(
             f"{name} cannot start inside a JAX transformation (chain_method='parallel' or a "
             "callable): use numpyro_dp.MCMC, or 'sequential' or 'vectorized' chains"
         )
+    if _typed(rng_key) and random.key_impl(rng_key) == CHACHA20:
+        # NumPyro's own example resumes with post_warmup_state.rng_key. A state can be resumed
+        # twice, and noise that two runs share is no noise in their difference.
+        raise ValueError(
+            f"{name} was given the key of a chain's state, which would let several runs go on with "
+            "the same noise: use numpyro_dp.MCMC to resume, or start a new run with a key of yours"
+        )
     if kernel.num_steps is None or kernel.accountant is None:
         raise ValueError(
             f"{name} runs in numpyro_dp.MCMC, which charges the privacy budget before the records "
@@ -62,7 +69,7 @@ def begin(
         )
     if kernel.init_kernel is not None:
         raise ValueError(f"{name} with init_kernel= runs in numpyro_dp.MCMC only")
-    if jax.config.read("jax_compilation_cache_dir"):
+    if jax.config.values["jax_compilation_cache_dir"]:
         warnings.warn(
             "JAX's compilation cache is on: pass jit_model_args=True to numpyro.infer.MCMC, or "
             "the records are written to that cache as constants of the program",
@@ -122,8 +129,11 @@ def bound_for(kernel: PrivateKernel, chains: Any, args: tuple, kwargs: dict) -> 
 
 
 def _batched(rng_key: Any) -> bool:
-    typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
-    return rng_key.ndim > (0 if typed else 1)
+    return rng_key.ndim > (0 if _typed(rng_key) else 1)
+
+
+def _typed(rng_key: Any) -> bool:
+    return jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
 
 
 def _limit(kernel: PrivateKernel) -> int:
