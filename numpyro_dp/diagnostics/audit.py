@@ -142,8 +142,9 @@ def audit(
     :param delta: δ of the claim; default that of the kernel's ``privacy``, else 1e-6.
     :param confidence: of the lower bound.
     :returns: :class:`AuditResult`.
-    :raises ValueError: for a kernel with an accountant, data sets that are no neighbours under
-        ``relation``, a kernel without default score, or a score that is not a finite number.
+    :raises ValueError: for a kernel with an accountant or an ``init_kernel``, data sets that are
+        no neighbours under ``relation``, a kernel without default score, or a score that is not a
+        finite number.
     :raises UnsupportedModelError: the model cannot be split into records.
 
     **Privacy.** Nothing is charged and nothing is protected: the default score is computed from
@@ -227,6 +228,8 @@ def _check(
             "audit charges nothing and is for made-up data, but this kernel has an accountant, "
             "whose ledger stands for real records: make the kernel without accountant="
         )
+    if kernel.init_kernel is not None:
+        raise ValueError("audit runs one kernel: audit init_kernel and the main one each by itself")
     if is_traced(rng_key):
         raise ValueError("audit cannot run inside a JAX transformation")
     _validate.positive_int("num_samples", num_samples)
