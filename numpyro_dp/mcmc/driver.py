@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -15,11 +14,12 @@ import tqdm.auto
 from jax import random
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from numpyro_dp.accounting import Accountant, PrivacyReport, Relation, privacy_curve
+from numpyro_dp.accounting import Accountant, PrivacyReport
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.keys import as_typed_keys, is_traced, scrub, seeded_key
 from numpyro_dp.mcmc.loop import collect
+from numpyro_dp.mcmc.progress import epsilon_table, steps_behind
 from numpyro_dp.mcmc.start import first_positions, starting_positions
 from numpyro_dp.mechanisms import os_key
 from numpyro_dp.model import private_model
@@ -27,7 +27,6 @@ from numpyro_dp.model import private_model
 __all__ = ["MCMC"]
 
 _BAR_UPDATES = 50
-_EPSILON_POINTS = 20
 _SECRET_FIELDS = ("rng_key",)
 _INSECURE = (
     "the caller's key, of which the noise is a function (secure=False), is secret, random and used "
@@ -223,6 +222,7 @@ class MCMC(numpyro.infer.MCMC):
             num_steps=self._planned_steps,
             relation=relation,
             delta=kernel.delta,
+            num_chains=self.num_chains,
         )
         start = starting_positions(wall, kernel.init_strategy, keys, init_params, self.num_chains)
         records = tuple(wall.records(args, kwargs))
@@ -235,7 +235,11 @@ class MCMC(numpyro.infer.MCMC):
         if kernel.init_kernel is not None and not resumed and steps:
             each = self.num_chains * kernel.init_kernel.steps_per_sample
             first = kernel.init_kernel.bind(
-                wall, num_steps=each, relation=relation, delta=kernel.delta
+                wall,
+                num_steps=each,
+                relation=relation,
+                delta=kernel.delta,
+                num_chains=self.num_chains,
             )
         if steps:
             self._charge(bound, steps, first)
@@ -257,15 +261,17 @@ class MCMC(numpyro.infer.MCMC):
             self.sampler, self.chain_method, self._spread = kernel, method, None
 
     def _charge(self, bound: BoundKernel, steps: int, first: BoundKernel | None) -> None:
-        event, label = bound.event(steps), type(self.sampler).__name__
+        label, chains = type(self.sampler).__name__, self.num_chains
+        behind = 0 if self._warmup_state is None else steps_behind(self._warmup_state)
+        event = bound.event(steps, start=behind, num_chains=chains)
+        if self.progress_bar:
+            relation, delta = self._accountant.relation, self.sampler.delta
+            self._epsilon_table = epsilon_table(bound, steps, behind, chains, relation, delta)
         if first is not None:
-            before = first.steps_per_sample * self.num_chains
-            event = ComposedDpEvent([first.event(before), event])
+            before = first.steps_per_sample * chains
+            event = ComposedDpEvent([first.event(before, num_chains=chains), event])
             label += f" after {type(self.sampler.init_kernel).__name__}"
             self._steps_run += before
-        if self.progress_bar:
-            relation = self._accountant.relation
-            self._epsilon_table = _epsilon_table(bound, steps, relation, self.sampler.delta)
         condition = None if self.secure else _INSECURE
         self._accountant.charge(event, label=label, condition=condition)
         self._charges.append((label, event))
@@ -383,17 +389,6 @@ class MCMC(numpyro.infer.MCMC):
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-
-
-@lru_cache(maxsize=64)
-def _epsilon_table(
-    bound: BoundKernel, steps: int, relation: Relation, delta: float
-) -> tuple[tuple[int, float], ...]:
-    """ε after some 20 numbers of steps up to ``steps``: what the bar looks up."""
-    counts = sorted({-(-steps * k // _EPSILON_POINTS) for k in range(1, _EPSILON_POINTS + 1)})
-    return tuple(
-        (count, privacy_curve(bound.event(count), relation).epsilon(delta)) for count in counts
-    )
 
 
 def _over_devices(num_chains: int) -> tuple[NamedSharding, NamedSharding]:

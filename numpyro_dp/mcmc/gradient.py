@@ -54,7 +54,7 @@ class Integrator(Protocol):
         state: Any,
         position: Float[Array, " dim"],
         gradient: Float[Array, " dim"],
-        gradient_sd: float,
+        gradient_sd: float | Float[Array, ""],
         metric: Float[Array, " dim"] | float,
     ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
         """The next position, and the state fields that change with it.
@@ -81,12 +81,16 @@ class BoundGradientKernel(BoundKernel):
 
     @property
     def gradient_sd(self) -> float:
-        """Standard deviation of the privacy noise in a coordinate of the released gradient."""
+        """Standard deviation of the privacy noise in a coordinate of the released gradient.
+
+        Under a noise schedule, the largest.
+        """
         mechanism = self.private_sum
-        if not mechanism.is_private:
-            return 0.0
-        noise_sd = mechanism.noise_multiplier * mechanism.clip_norm
-        return self.likelihood_power * noise_sd / mechanism.sampling_rate
+        loudest = max(mechanism.schedule or (mechanism.noise_multiplier,))
+        return self._scaled(loudest * mechanism.clip_norm) if mechanism.is_private else 0.0
+
+    def _scaled(self, noise_sd: Any) -> Any:
+        return self.likelihood_power * noise_sd / self.private_sum.sampling_rate
 
     def start(self, rng_key: Any, z: dict) -> Any:
         return self.integrator.start(rng_key, z, ravel_pytree(z)[0])
@@ -104,17 +108,18 @@ class BoundGradientKernel(BoundKernel):
 
             return jax.grad(term)(position)
 
-        released = self.private_sum.release(release_key, record_gradient, records)
+        released = self.private_sum.release(release_key, record_gradient, records, state.i)
         likelihood = self.likelihood_power * released.astype(position.dtype)
         gradient = jax.grad(log_prior)(position) + likelihood
         metric = 1.0 if self.metric is None else jnp.asarray(self.metric, position.dtype)
+        noise_sd = self._scaled(self.private_sum.noise_sd(state.i))
         position, moved = self.integrator.step(
-            integrator_key, state, position, gradient, self.gradient_sd, metric
+            integrator_key, state, position, gradient, noise_sd, metric
         )
         return state._replace(z=unravel(position), **moved)
 
-    def event(self, num_steps: int) -> DpEvent:
-        return self.private_sum.event(num_steps)
+    def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
+        return self.private_sum.event(num_steps, start=start, num_chains=num_chains)
 
     def facts(self) -> RunFacts:
         mechanism = self.private_sum
@@ -141,7 +146,7 @@ class BoundGradientKernel(BoundKernel):
             ),
             sampling_rate=mechanism.sampling_rate,
             clip_norm=mechanism.clip_norm,
-            noise_multiplier=mechanism.noise_multiplier,
+            noise_multiplier=_noise_in_words(mechanism),
             overflow_delta=mechanism.tv_per_step,
             released=("the position after every step (warm-up included) and its step counter",),
             arithmetic=(
@@ -153,6 +158,12 @@ class BoundGradientKernel(BoundKernel):
         )
 
 
+def _noise_in_words(mechanism: PrivateSum) -> float | str:
+    if mechanism.schedule is None:
+        return mechanism.noise_multiplier
+    return f"{min(mechanism.schedule):.4g} to {max(mechanism.schedule):.4g}, by a schedule"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GradientKernel(PrivateKernel):
     """Arguments that every stochastic-gradient kernel takes; see :class:`~numpyro_dp.DPSGLD`."""
@@ -160,7 +171,7 @@ class GradientKernel(PrivateKernel):
     clip_norm: float
     batch_size: float | None = None
     sampling_rate: float | None = None
-    noise_multiplier: float | None = None
+    noise_multiplier: float | Callable[[int], float] | None = None
     likelihood_power: float = 1.0
     microbatch_size: int | None = None
     max_records: int | None = None
@@ -184,6 +195,9 @@ class GradientKernel(PrivateKernel):
         if self.max_records is not None:
             _validate.positive_int("max_records", self.max_records)
         _validate.positive("likelihood_power", self.likelihood_power)
+        if callable(self.noise_multiplier):
+            _validate.positive("clip_norm", self.clip_norm)
+            return
         if self.noise_multiplier is not None:
             _validate.nonnegative("noise_multiplier", self.noise_multiplier)
         if self.noise_multiplier == 0 and self.clip_norm == math.inf:
@@ -200,7 +214,13 @@ class GradientKernel(PrivateKernel):
         """The integrator that makes this kernel what it is."""
 
     def bind(
-        self, wall: PrivateModel, *, num_steps: int, relation: Relation, delta: float
+        self,
+        wall: PrivateModel,
+        *,
+        num_steps: int,
+        relation: Relation,
+        delta: float,
+        num_chains: int = 1,
     ) -> BoundGradientKernel:
         if relation == "add_remove":
             self._check_private_size()
@@ -216,7 +236,7 @@ class GradientKernel(PrivateKernel):
             num_steps=num_steps,
             delta=delta,
             relation=relation,
-            noise=self.noise_multiplier if self.privacy is None else self.privacy,
+            noise=self._noise(num_steps // num_chains),
         )
         return BoundGradientKernel(
             wall=wall,
@@ -226,6 +246,16 @@ class GradientKernel(PrivateKernel):
             likelihood_power=float(self.likelihood_power),
             metric=metric,
         )
+
+    def _noise(self, steps: int) -> float | tuple[float, ...] | Budget:
+        """Budget, noise multiplier, or the schedule's values for the steps of one chain."""
+        if self.privacy is not None:
+            return self.privacy
+        noise: Any = self.noise_multiplier
+        if not callable(noise):
+            return float(noise)
+        values = [float(noise(step)) for step in range(max(steps, 1))]
+        return tuple(_validate.positive("noise_multiplier", value) for value in values)
 
     def _check_private_size(self) -> None:
         if self.sampling_rate is None or self.sampling_rate == 1 or self.max_records is None:
@@ -289,18 +319,18 @@ def _private_sum(
     num_steps: int,
     delta: float,
     relation: Relation,
-    noise: float | Budget,
+    noise: float | tuple[float, ...] | Budget,
     **shape: Any,
 ) -> PrivateSum:
     """The private sum for a run, its noise calibrated when ``noise`` is a budget."""
 
-    def at(noise_multiplier: float) -> PrivateSum:
+    def at(noise_multiplier: float | tuple[float, ...]) -> PrivateSum:
         return PrivateSum.create(
             noise_multiplier=noise_multiplier, num_steps=num_steps, delta=delta, **shape
         )
 
     if not isinstance(noise, Budget):
-        return at(float(noise))
+        return at(noise)
     most = _most_noise(at)
 
     def run(noise_multiplier: float) -> DpEvent:

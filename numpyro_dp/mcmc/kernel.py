@@ -38,7 +38,7 @@ class RunFacts:
     :param sampler: how records enter a step, in words.
     :param sampling_rate: inclusion probability of a record in one step.
     :param clip_norm: L2 bound on one record's contribution.
-    :param noise_multiplier: noise standard deviation divided by ``clip_norm``.
+    :param noise_multiplier: noise standard deviation divided by ``clip_norm``, or words.
     :param overflow_delta: failure probability of one step outside the Gaussian accounting.
     :param released: names of the quantities that leave the wall.
     :param arithmetic: how the release holds in machine arithmetic, in words.
@@ -49,7 +49,7 @@ class RunFacts:
     sampler: str
     sampling_rate: float
     clip_norm: float
-    noise_multiplier: float
+    noise_multiplier: float | str
     overflow_delta: float
     released: tuple[str, ...]
     arithmetic: str
@@ -131,8 +131,12 @@ class BoundKernel(MCMCKernel):
         """One private step of one chain; ``i`` and ``rng_key`` are replaced by the caller."""
 
     @abstractmethod
-    def event(self, num_steps: int) -> DpEvent:
-        """The privacy event of ``num_steps`` private steps, over all chains."""
+    def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
+        """The privacy event of ``num_steps`` private steps, shared equally by ``num_chains``.
+
+        ``start`` steps lie behind each chain, which matters where the noise changes from step to
+        step.
+        """
 
     @abstractmethod
     def facts(self) -> RunFacts:
@@ -197,7 +201,13 @@ class PrivateKernel(MCMCKernel):
 
     @abstractmethod
     def bind(
-        self, wall: PrivateModel, *, num_steps: int, relation: Relation, delta: float
+        self,
+        wall: PrivateModel,
+        *,
+        num_steps: int,
+        relation: Relation,
+        delta: float,
+        num_chains: int = 1,
     ) -> BoundKernel:
         """Fix every number for a run of ``num_steps`` private steps over all chains."""
 

@@ -78,7 +78,8 @@ def begin(
     keys = as_typed_keys(rng_key, rng_key.shape[0] if _batched(rng_key) else 1)
     bound = bound_for(kernel, keys, args, kwargs)
     z = starting_positions(bound.wall, kernel.init_strategy, keys, init_params, max(keys.size, 1))
-    event = bound.event(kernel.num_steps * max(keys.size, 1))
+    chains = max(keys.size, 1)
+    event = bound.event(kernel.num_steps * chains, num_chains=chains)
     kernel.accountant.charge(event, label=name)
     secret, decoy = (
         random.split(os_key(), keys.shape) if keys.ndim else os_key() for _ in range(2)
@@ -124,8 +125,14 @@ def bound_for(kernel: PrivateKernel, chains: Any, args: tuple, kwargs: dict) -> 
     wall = private_model(
         kernel.user_model, args, kwargs, data_plate=kernel.data_plate, private_size=private_size
     )
-    total = max(_limit(kernel), 1) * max(jnp.size(chains), 1)
-    return kernel.bind(wall, num_steps=total, relation=kernel.relation, delta=kernel.delta)
+    num_chains = max(jnp.size(chains), 1)
+    return kernel.bind(
+        wall,
+        num_steps=max(_limit(kernel), 1) * num_chains,
+        relation=kernel.relation,
+        delta=kernel.delta,
+        num_chains=num_chains,
+    )
 
 
 def _batched(rng_key: Any) -> bool:

@@ -46,7 +46,7 @@ class Langevin:
         state: SGLDState,
         position: Float[Array, " dim"],
         gradient: Float[Array, " dim"],
-        gradient_sd: float,
+        gradient_sd: float | Float[Array, ""],
         metric: Float[Array, " dim"] | float,
     ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
         step = self.step_size(state.i) if callable(self.step_size) else self.step_size
@@ -89,7 +89,9 @@ class DPSGLD(GradientKernel):
     :param sampling_rate: inclusion probability q of a record, in (0, 1]. Neither: full batches.
     :param privacy: :class:`~numpyro_dp.Budget` of one complete run (warm-up and samples, all
         chains), from which the noise is calibrated; or
-    :param noise_multiplier: standard deviation of the noise divided by ``clip_norm``.
+    :param noise_multiplier: standard deviation of the noise divided by ``clip_norm``: a number, or
+        a callable of the step, evaluated on the host for the announced steps of a chain, whose
+        last value holds for any further ones.
     :param accountant: the ledger that must agree to every run. Without one each ``MCMC`` object
         keeps its own unbounded account.
     :param temperature: scales the Langevin noise variance; 1 samples the posterior.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
-from numpyro_dp.mechanisms.lattice import EXACT_FLOAT32, Lattice
+from numpyro_dp.mechanisms.lattice import EXACT_FLOAT32, Bound, Lattice
 
 __all__ = ["integer_sum"]
 
@@ -24,6 +24,7 @@ def integer_sum(
     mask: Bool[Array, " rows"],
     dither_words: UInt32[Array, " words"],
     opaque: UInt32[Array, ""],
+    bound: Bound | None = None,
 ) -> Int32[Array, " dim"]:
     """Sum of the clipped, rounded vectors of a block of records, in lattice units.
 
@@ -34,6 +35,8 @@ def integer_sum(
         mask: False for padding.
         dither_words: one random word a coordinate when ``lattice.dither``, else ignored.
         opaque: any word that the compiler cannot know; the result does not depend on it.
+        bound: what limits a record at this step of a schedule, at most what ``lattice`` allows;
+            by default the lattice's own.
 
     Returns:
         int32 sums, exact; a masked, non-finite or overflowing record adds exactly zero.
@@ -50,10 +53,11 @@ def integer_sum(
             f"{vectors.shape[0]} rows are more than float32 adds exactly on this lattice "
             f"({lattice.exact_rows}): sum them in blocks"
         )
+    bound = lattice.bound if bound is None else bound
     squared = jnp.sum(vectors * vectors, axis=1)
     usable = jnp.isfinite(squared) & mask
-    per_unit = jnp.float32(1 / lattice.scale)
-    shrink = jnp.float32(lattice.cap) * lax.rsqrt(jnp.maximum(squared, _UNDERFLOW))
+    per_unit = jnp.asarray(1 / bound.scale, jnp.float32)
+    shrink = jnp.asarray(bound.cap, jnp.float32) * lax.rsqrt(jnp.maximum(squared, _UNDERFLOW))
     factor = jnp.minimum(per_unit, shrink)
 
     def rounded(_: Array, vectors: Float32[Array, "rows dim"]) -> Float32[Array, "rows dim"]:
@@ -68,7 +72,7 @@ def integer_sum(
     # result of a loop, nor unroll a loop whose trip count (always 1) it does not know.
     once = jnp.minimum(opaque | 1, 1).astype(jnp.int32)
     integers = lax.fori_loop(0, once, rounded, vectors)
-    good = usable & _within(lattice.squared_bound, integers)
+    good = usable & _within(lattice.squared_bound, bound.squared, integers)
     total = jnp.matmul(good.astype(jnp.float32), integers, precision=lax.Precision.HIGHEST)
     return total.astype(jnp.int32)
 
@@ -81,13 +85,15 @@ def _offsets(
     return (mixed >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
 
 
-def _within(squared_bound: int, integers: Float32[Array, "rows dim"]) -> Bool[Array, " rows"]:
-    """Whether each row's squared norm is at most ``squared_bound``, without rounding."""
+def _within(
+    largest: int, bound: int | UInt32[Array, ""], integers: Float32[Array, "rows dim"]
+) -> Bool[Array, " rows"]:
+    """Whether each row's squared norm is at most ``bound`` ≤ ``largest``, without rounding."""
     squares = jnp.sum(integers * integers, axis=1)
-    if squared_bound < EXACT_FLOAT32:
+    if largest < EXACT_FLOAT32:
         # Below 2^24 float32 sums of squares are exact in any order, and they only grow.
-        return squares <= squared_bound
+        return squares <= jnp.asarray(bound, jnp.float32)
     # Far enough from 2^32 for the float sum to vouch that the exact one did not wrap.
     words = integers.astype(jnp.int32).astype(jnp.uint32)
     exact = jnp.sum(words * words, axis=1, dtype=jnp.uint32)
-    return (squares <= 2.0**31) & (exact <= jnp.uint32(squared_bound))
+    return (squares <= 2.0**31) & (exact <= jnp.asarray(bound, jnp.uint32))

@@ -11,13 +11,22 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int32, UInt32
+from jaxtyping import Array, Float32, Int32, UInt32
 
 from numpyro_dp.mechanisms import alias
 
-__all__ = ["EXACT_FLOAT32", "Lattice", "choose_lattice", "floor_noise", "noise_table"]
+__all__ = [
+    "EXACT_FLOAT32",
+    "Bound",
+    "Lattice",
+    "choose_lattice",
+    "floor_noise",
+    "noise_table",
+    "with_noise",
+]
 
 # Float32 holds every integer below this, so sums of non-negative integers compare exactly with it.
 EXACT_FLOAT32 = 1 << 24
@@ -79,6 +88,20 @@ def noise_table(sd: int, span: int) -> alias.AliasTable:
     return alias.build(_floored_gaussian_weights(sd, span))
 
 
+class Bound(NamedTuple):
+    """What limits a record in one release: host numbers, or the current row of a schedule.
+
+    Args:
+        squared: largest squared norm of a record's integer vector.
+        cap: norm to which a record is shrunk before rounding, in lattice units.
+        scale: size of a lattice unit, in units of the clipped sum.
+    """
+
+    squared: int | UInt32[Array, ""]
+    cap: float | Float32[Array, ""]
+    scale: float | Float32[Array, ""]
+
+
 @dataclass(frozen=True)
 class Lattice:
     """How a release is rounded and noised: host scalars only, fixed before data is seen.
@@ -100,6 +123,11 @@ class Lattice:
     cap: float
     dither: bool
     scale: float
+
+    @property
+    def bound(self) -> Bound:
+        """What limits a record."""
+        return Bound(self.squared_bound, self.cap, self.scale)
 
     @property
     def draws(self) -> int:
@@ -179,6 +207,38 @@ def choose_lattice(
     sd, coarse = _finest_that_fits(base, coarse, nm, max_rows, for_signal)
     dither = fixed_rows and 16 * expected_batch > sd * math.hypot(1, coarse)
     return _planned(sd, span, coarse, dither, dim, clip_norm, nm, max_rows)
+
+
+def with_noise(
+    lattice: Lattice, dim: int, clip_norm: float, noise_multiplier: float, max_rows: int
+) -> Lattice:
+    """The same tables and units of noise, for records bounded to another noise multiplier.
+
+    Args:
+        lattice: the lattice of the largest multiplier of a schedule.
+        dim, clip_norm, max_rows: as for ``choose_lattice``.
+        noise_multiplier: a smaller multiplier.
+
+    Raises:
+        ValueError: when records at this multiplier would be too long for the exact check.
+    """
+    total = lattice.sd * math.hypot(1, lattice.coarse)
+    longest = _LARGEST_RADIUS_OF_TWO if lattice.coarse else _LARGEST_RADIUS
+    if total / noise_multiplier > longest:
+        raise ValueError(
+            f"the noise schedule reaches from {total / longest:.3g} or more down to "
+            f"{noise_multiplier:g}, too wide for one lattice: raise its least noise_multiplier"
+        )
+    return _planned(
+        lattice.sd,
+        lattice.span,
+        lattice.coarse,
+        lattice.dither,
+        dim,
+        clip_norm,
+        noise_multiplier,
+        max_rows,
+    )
 
 
 def _finest_that_fits(

@@ -4,7 +4,7 @@ Sampler, clip, sensitivity, noise and accounting event are one frozen value, so 
 disagree.
 """
 
-import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,8 +23,15 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
+from numpyro_dp.mechanisms._checks import checked_noise, checked_shape
 from numpyro_dp.mechanisms.clip import integer_sum
-from numpyro_dp.mechanisms.lattice import Lattice, choose_lattice, floor_noise
+from numpyro_dp.mechanisms.lattice import (
+    Bound,
+    Lattice,
+    choose_lattice,
+    floor_noise,
+    with_noise,
+)
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import PoissonSampler
 
@@ -34,7 +41,6 @@ RecordVector = Callable[[list[Array]], Float[Array, " dim"]]
 Words = tuple[UInt32[Array, " _"], UInt32[Array, " _"]]
 
 _OVERFLOW = 1e-12
-_CLIP_NORMS = 2.0**-40, 2.0**40
 # Gradients of one block stay in a core's cache (192 KiB of float32).
 _BLOCK_ELEMENTS = 3 << 14
 _LEAST_BLOCK_ROWS = 16
@@ -59,6 +65,9 @@ class PrivateSum:
             preconditioner): ``scale * vector`` is clipped, and undone after the release.
         sampler: how batches are drawn; ``None`` for full batches.
         lattice: how the sum is rounded and noised; ``None`` when privacy is switched off.
+        schedule: noise multiplier of every step of a chain, the last one kept for later steps;
+            ``noise_multiplier`` is then the least of them. ``None`` for constant noise.
+        bounds: what limits a record at each distinct multiplier of the schedule, ascending.
 
     Privacy: one release is the Gaussian mechanism at ``noise_multiplier``, Poisson-subsampled at
     ``sampling_rate``, up to ``tv_per_step`` in total variation. A record's contribution is an
@@ -90,6 +99,8 @@ class PrivateSum:
     scale: tuple[float, ...] | None
     sampler: PoissonSampler | None
     lattice: Lattice | None
+    schedule: tuple[float, ...] | None = None
+    bounds: tuple[Bound, ...] = ()
 
     @classmethod
     def create(
@@ -99,7 +110,7 @@ class PrivateSum:
         dim: int,
         sampling_rate: float,
         clip_norm: float,
-        noise_multiplier: float,
+        noise_multiplier: float | tuple[float, ...],
         num_steps: int,
         delta: float,
         microbatch_size: int | None = None,
@@ -114,42 +125,52 @@ class PrivateSum:
             delta: the run's δ, which what the arithmetic adds must stay well below.
 
         The others are the fields above. ``noise_multiplier=0`` together with ``clip_norm=inf``
-        switches privacy off.
+        switches privacy off; a tuple of multipliers is a schedule, one for each step of a chain.
 
         Raises:
             ValueError: naming the argument that is out of range, or when the noise is too large
                 or too small for the lattice.
         """
-        shape = _checked_shape(num_records, dim, sampling_rate, microbatch_size, max_records, scale)
+        shape = checked_shape(num_records, dim, sampling_rate, microbatch_size, max_records, scale)
         num_records, sampling_rate, sized_for = shape
         num_steps = _validate.positive_int("num_steps", num_steps)
         if _validate.probability("delta", delta) == 0:
             raise ValueError("delta must be positive: Gaussian noise has no guarantee at delta 0")
-        sampler, lattice = None, None
+        if isinstance(noise_multiplier, tuple):
+            schedule, levels = noise_multiplier, sorted(set(noise_multiplier))
+        else:
+            schedule, levels = None, [noise_multiplier]
+        sampler, lattice, bounds = None, None, ()
         if sampling_rate < 1:
             overflow = min(_OVERFLOW, 1e-3 * delta / num_steps)
             sampler = PoissonSampler.create(num_records, sampling_rate, overflow, max_records)
-        if _checked_noise(clip_norm, noise_multiplier):
+        if all([checked_noise(clip_norm, level) for level in levels]):
+            rows = sized_for if sampler is None else sampler.room
             lattice = choose_lattice(
                 dim=dim,
                 clip_norm=clip_norm,
-                noise_multiplier=noise_multiplier,
+                noise_multiplier=levels[-1],
                 expected_batch=sampling_rate * sized_for,
-                max_rows=sized_for if sampler is None else sampler.room,
+                max_rows=rows,
                 fixed_rows=max_records is None,
                 precise=num_steps * dim * 2.0**-49 > 1e-3 * delta,
             )
+            if schedule is not None:
+                planned = [with_noise(lattice, dim, clip_norm, nm, rows) for nm in levels]
+                lattice, bounds = planned[0], tuple(each.bound for each in planned)
         return cls(
             num_records=num_records,
             dim=int(dim),
             sampling_rate=sampling_rate,
             clip_norm=float(clip_norm),
-            noise_multiplier=float(noise_multiplier),
+            noise_multiplier=float(levels[0]),
             microbatch_size=microbatch_size,
             max_records=max_records,
             scale=scale,
             sampler=sampler,
             lattice=lattice,
+            schedule=schedule,
+            bounds=bounds,
         )
 
     @property
@@ -173,27 +194,72 @@ class PrivateSum:
         noise = 0.0 if self.lattice is None else self.dim * self.lattice.tv
         return noise + (0.0 if self.sampler is None else self.sampler.tv)
 
-    def event(self, num_steps: int) -> DpEvent:
+    def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
         """What ``num_steps`` releases cost, each with fresh batch and noise.
 
         Args:
             num_steps: releases, over all chains and warm-up.
+            start: steps that each chain has behind it; matters for a schedule only.
+            num_chains: chains that share ``num_steps`` equally; likewise.
 
         Returns:
             Composed Poisson-subsampled Gaussian events and one ``TotalVariation``;
             ``NonPrivateDpEvent`` on the float path.
+
+        Raises:
+            ValueError: when ``num_steps`` is not a positive multiple of ``num_chains``.
         """
         num_steps = _validate.positive_int("num_steps", num_steps)
         if self.lattice is None:
             return NonPrivateDpEvent()
-        step: DpEvent = GaussianDpEvent(self.noise_multiplier)
-        if self.sampler is not None:
-            step = PoissonSampledDpEvent(self.sampling_rate, step)
-        distance = min(1.0, num_steps * self.tv_per_step)
-        return ComposedDpEvent([SelfComposedDpEvent(step, num_steps), TotalVariation(distance)])
+        distance = TotalVariation(min(1.0, num_steps * self.tv_per_step))
+        counts = {self.noise_multiplier: num_steps}
+        if self.schedule is not None:
+            each, rest = divmod(num_steps, num_chains)
+            if rest:
+                raise ValueError(f"{num_steps} steps cannot be shared by {num_chains} chains")
+            last = len(self.schedule) - 1
+            taken = Counter(self.schedule[min(start + k, last)] for k in range(each))
+            counts = {level: num_chains * count for level, count in sorted(taken.items())}
+        releases = [
+            SelfComposedDpEvent(self._one_release(level), count) for level, count in counts.items()
+        ]
+        return ComposedDpEvent([*releases, distance])
+
+    def _one_release(self, noise_multiplier: float) -> DpEvent:
+        release = GaussianDpEvent(noise_multiplier)
+        if self.sampler is None:
+            return release
+        return PoissonSampledDpEvent(self.sampling_rate, release)
+
+    def noise_sd(self, step: int | Int32[Array, ""] = 0) -> float | Float32[Array, ""]:
+        """Standard deviation of the noise of a step, in units of the clipped (scaled) sum."""
+        if self.lattice is None:
+            return 0.0
+        if self.schedule is None:
+            return self.noise_multiplier * self.clip_norm
+        levels = jnp.asarray(self.schedule, jnp.float32)
+        return levels[jnp.minimum(step, len(self.schedule) - 1)] * self.clip_norm
+
+    def _bound(self, lattice: Lattice, step: int | Int32[Array, ""]) -> Bound:
+        if self.schedule is None:
+            return lattice.bound
+        place = {level: k for k, level in enumerate(sorted(set(self.schedule)))}
+        places = jnp.asarray([place[level] for level in self.schedule], jnp.int32)
+        at = places[jnp.minimum(step, len(self.schedule) - 1)]
+        squared, cap, scale = zip(*self.bounds, strict=True)
+        return Bound(
+            jnp.asarray(squared, jnp.uint32)[at],
+            jnp.asarray(cap, jnp.float32)[at],
+            jnp.asarray(scale, jnp.float32)[at],
+        )
 
     def release(
-        self, key: Key[Array, ""], record_vector: RecordVector, records: list[Array]
+        self,
+        key: Key[Array, ""],
+        record_vector: RecordVector,
+        records: list[Array],
+        step: int | Int32[Array, ""] = 0,
     ) -> Float[Array, " dim"]:
         """One noisy sum over a fresh batch, divided by the sampling rate.
 
@@ -201,6 +267,7 @@ class PrivateSum:
             key: one typed key, used for this release and never again.
             record_vector: maps the leaves of one record (each with leading axis 1) to its vector.
             records: leaves with leading axis ``num_records``.
+            step: how many steps this chain has behind it; matters for a schedule only.
 
         Returns:
             float32 estimate of the sum over all records of their clipped vectors; on the float
@@ -220,7 +287,7 @@ class PrivateSum:
             total = self._total(record_vector, records, batch, _float_sum)
             return total / self.sampling_rate
         scale = None if self.scale is None else jnp.array(self.scale, jnp.float32)
-        lattice = self.lattice
+        lattice, bound = self.lattice, self._bound(self.lattice, step)
 
         def scaled(record: list[Array]) -> Float32[Array, " dim"]:
             vector = record_vector(record).astype(jnp.float32)
@@ -231,11 +298,13 @@ class PrivateSum:
             rows: Int32[Array, " rows"],
             mask: Bool[Array, " rows"],
         ) -> Int32[Array, " dim"]:
-            return integer_sum(lattice, vectors, rows, mask, dither_words[0], noise_words[0][0])
+            return integer_sum(
+                lattice, vectors, rows, mask, dither_words[0], noise_words[0][0], bound
+            )
 
         total = self._total(scaled, records, batch, block_sum)
         noisy = (total + floor_noise(lattice, *noise_words)).astype(jnp.float32)
-        released = (noisy - lattice.mean) * (lattice.scale / self.sampling_rate)
+        released = (noisy - lattice.mean) * (bound.scale / self.sampling_rate)
         return released if scale is None else released / scale
 
     def _words(self, key: Key[Array, ""]) -> tuple[Words, Words, Words]:
@@ -317,49 +386,3 @@ def _float_sum(
     vectors: Float[Array, "rows dim"], rows: Int32[Array, " rows"], mask: Bool[Array, " rows"]
 ) -> Float[Array, " dim"]:
     return jnp.where(mask[:, None], vectors, 0).sum(0)
-
-
-def _checked_shape(
-    num_records: int,
-    dim: int,
-    sampling_rate: float,
-    microbatch_size: int | None,
-    max_records: int | None,
-    scale: tuple[float, ...] | None,
-) -> tuple[int, float, int]:
-    """Records, rate, and the public number of records that everything is sized for."""
-    num_records = _validate.positive_int("num_records", num_records)
-    dim = _validate.positive_int("dim", dim)
-    sampling_rate = _validate.rate("sampling_rate", sampling_rate)
-    sized_for = num_records
-    if microbatch_size is not None:
-        _validate.positive_int("microbatch_size", microbatch_size)
-    if max_records is not None:
-        sized_for = _validate.positive_int("max_records", max_records)
-        if sized_for < num_records:
-            raise ValueError("max_records is smaller than the data: give a public upper bound")
-    if scale is not None:
-        if not isinstance(scale, tuple) or len(scale) != dim:
-            raise ValueError(f"scale must be a tuple of dim={dim} positive numbers")
-        for weight in scale:
-            _validate.positive("scale", weight)
-    return num_records, sampling_rate, sized_for
-
-
-def _checked_noise(clip_norm: float, noise_multiplier: float) -> bool:
-    """Whether the sum is private; refuses one of clip and noise without the other."""
-    _validate.nonnegative("noise_multiplier", noise_multiplier)
-    if noise_multiplier == 0 and clip_norm == math.inf:
-        return False
-    if noise_multiplier == 0 or clip_norm == math.inf:
-        raise ValueError(
-            "noise_multiplier=0 and clip_norm=inf switch privacy off together, for tests: either "
-            "one alone has no guarantee; give a positive noise_multiplier and a finite clip_norm"
-        )
-    low, high = _CLIP_NORMS
-    if not low <= _validate.positive("clip_norm", clip_norm) <= high:
-        raise ValueError(
-            f"clip_norm must lie in [2^-40, 2^40], got {clip_norm!r}: float32 gradients outside "
-            "are not clipped usefully; rescale the model"
-        )
-    return True
