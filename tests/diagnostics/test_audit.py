@@ -46,8 +46,15 @@ def attack(subject, data=(LOUD,), neighbour=(NULL,), **options):
 
 # (sampling rate, steps, ε). The lower bounds hold with 95 % each; seeds are fixed, so an honest
 # kernel would fail `not refutes` with a probability below 5 % once, when the seed was chosen.
-FAST = [(1.0, 1, 2.0), (0.5, 5, 4.0), (0.2, 10, 2.0)]
-SLOW = [(1.0, 20, 1.0), (0.2, 20, 1.0), (0.05, 20, 2.0), (0.5, 20, 3.0), (1.0, 5, 4.0)]
+FAST = [(1.0, 1, 2.0), (0.5, 5, 4.0)]
+SLOW = [
+    (0.2, 10, 2.0),
+    (1.0, 20, 1.0),
+    (0.2, 20, 1.0),
+    (0.05, 20, 2.0),
+    (0.5, 20, 3.0),
+    (1.0, 5, 4.0),
+]
 
 
 def check_bar(rate, steps, epsilon, **options):
@@ -67,15 +74,19 @@ def test_the_bound_nears_the_reported_epsilon_and_stays_below(rate, steps, epsil
 @pytest.mark.slow
 @pytest.mark.parametrize(("rate", "steps", "epsilon"), SLOW)
 def test_the_bound_with_many_chains_at_high_confidence(rate, steps, epsilon):
-    check_bar(rate, steps, epsilon, num_chains=200_000, confidence=0.999)
+    check_bar(rate, steps, epsilon, num_chains=100_000, confidence=0.99)
 
 
-def test_other_relations_have_their_own_pairs():
+def test_under_replace_one_the_pair_is_further_apart():
     pair = (LOUD,), (OPPOSITE,)
     result = attack(kernel(), *pair, relation="replace_one", num_chains=4000)
     assert 0.3 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
     alone = attack(kernel(), num_chains=4000)
     assert result.epsilon_reported > 2 * alone.epsilon_reported
+
+
+@pytest.mark.slow
+def test_under_add_remove_one_data_set_lacks_the_record():
     absent = kernel(sampling_rate=0.5, max_records=6, noise_multiplier=1.0)
     result = attack(absent, (LOUD,), (NULL[1:],), relation="add_remove", num_chains=16_000)
     assert 0.2 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
@@ -120,7 +131,7 @@ def test_a_kernel_without_clip_is_refuted(monkeypatch):
 def test_halved_noise_is_refuted(monkeypatch):
     honest = mechanism.floor_noise
     monkeypatch.setattr(mechanism, "floor_noise", lambda *a: honest(*a) // 2)
-    result = attack(kernel(clip_norm=1.125), num_chains=400_000, num_samples=10)
+    result = attack(kernel(clip_norm=1.125), num_chains=200_000, num_samples=10)
     assert result.refutes
 
 
