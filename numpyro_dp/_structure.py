@@ -299,7 +299,7 @@ def require_supported_sites(structure: Structure, plate: str) -> None:
     if local:
         raise UnsupportedModelError(
             f"continuous latent site(s) {quoted(local)} inside plate `{plate}`: each record has "
-            "its own; marginalise it, or use `DPSVI` with a guide for local latents"
+            "its own; marginalise it (`DPSVI`, with guides for local latents, is planned, not built)"
         )
     for site in structure.of_kind("discrete"):
         if not site.inside(plate):
@@ -315,7 +315,7 @@ def require_supported_sites(structure: Structure, plate: str) -> None:
     for site in structure.of_kind("param", "mutable"):
         raise UnsupportedModelError(
             f"{site.kind} site `{site.name}` in a model for MCMC: give it a prior "
-            "(`random_flax_module`) or use `DPSVI`"
+            "(`random_flax_module`); `DPSVI`, which takes params, is planned, not built"
         )
     if not structure.of_kind("latent"):
         raise UnsupportedModelError(

@@ -32,7 +32,7 @@ _NEIGHBOURS: Mapping[Relation, NeighboringRelation] = {
 # Grid spacing over the standard deviation of one step's loss: the excess of ε is about its
 # square over twelve.
 _FINENESS = 1 / 32
-_GROUPED_FINENESS = 1 / 6
+_GROUPED_FINENESS = 1 / 4
 _COARSEST = 2.0**-10
 _MAX_POINTS = 1 << 21
 # The library builds one step's grid point by point in Python.
@@ -93,7 +93,7 @@ class Composition:
 
 
 def gaussian_delta(epsilon: float, shift: float) -> float:
-    """Return δ(ε) of N(shift, 1) against N(0, 1) (Balle and Wang 2018, Theorem 5)."""
+    """Return δ(ε) of N(shift, 1) against N(0, 1) (Balle and Wang 2018, Theorem 8)."""
     first = float(ndtr(shift / 2 - epsilon / shift))
     second = math.exp(epsilon + float(log_ndtr(-shift / 2 - epsilon / shift)))
     return min(max(first - second, 0.0) * _UP, 1.0)
