@@ -299,7 +299,8 @@ def require_supported_sites(structure: Structure, plate: str) -> None:
     if local:
         raise UnsupportedModelError(
             f"continuous latent site(s) {quoted(local)} inside plate `{plate}`: each record has "
-            "its own; marginalise it (`DPSVI`, with guides for local latents, is planned, not built)"
+            "its own; marginalise it (`DPSVI`, with guides for local latents, is planned, not "
+            "built)"
         )
     for site in structure.of_kind("discrete"):
         if not site.inside(plate):
