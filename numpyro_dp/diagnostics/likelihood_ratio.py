@@ -49,7 +49,8 @@ def move_score(
     def displacement(extra: Float[Array, " dim"]) -> Float[Array, " dim"]:
         return _noiseless(kernel, before, position, drift + extra, metric) - stayed
 
-    noise = displacement(kernel.gradient_sd / jnp.sqrt(metric))
+    noise_sd = kernel.likelihood_power * kernel.private_sum.noise_sd(before.i) / rate
+    noise = displacement(noise_sd / jnp.sqrt(metric))
     # A coordinate that this step does not move tells nothing.
     per_noise = jnp.where(noise == 0, 0.0, 1 / noise)
     left = (ravel_pytree(after.z)[0] - stayed) * per_noise

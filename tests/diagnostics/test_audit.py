@@ -100,6 +100,13 @@ def test_every_private_step_counts_between_the_draws_too():
     assert result.epsilon_reported == pytest.approx(expected, rel=1e-3)
 
 
+def test_steps_are_weighed_by_the_noise_of_their_schedule():
+    # Only the third step tells much; weighing all alike would drown it in the others' noise.
+    scheduled = kernel(noise_multiplier=lambda step: 1.5 if step == 2 else 24.0)
+    result = attack(scheduled, num_samples=12, num_chains=20_000)
+    assert 0.3 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
+
+
 def test_a_score_of_the_callers_own():
     def last(draws):
         assert draws["mu"].shape == (3,)
