@@ -7,7 +7,15 @@ import jax
 import numpy as np
 
 from numpyro_dp._plate import RowRun, in_plate, run_whole, site_log_prob
-from numpyro_dp._prune import Program, Pruned, constants, fingerprint, prune, trace_program
+from numpyro_dp._prune import (
+    Program,
+    Pruned,
+    constants,
+    fingerprint,
+    primitives,
+    prune,
+    trace_program,
+)
 from numpyro_dp._structure import Structure, explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout
@@ -15,6 +23,16 @@ from numpyro_dp.records import Layout
 __all__ = ["GlobalPrograms", "global_programs", "require_no_closure", "rows_program"]
 
 _RANDOM = "random numbers or a latent of the private plate"
+
+
+# Under vmap these see the whole batch, so a record's term would not be that record's alone.
+_BATCHED_BY_THE_MODEL = {
+    "custom_vmap_call",
+    "pure_callback",
+    "io_callback",
+    "debug_callback",
+    "ffi_call",
+}
 
 
 class GlobalPrograms(NamedTuple):
@@ -160,6 +178,12 @@ def rows_program(run: RowRun, layout: Layout, constrained: Mapping[str, Any], ro
         raise UnsupportedModelError(
             f"the log likelihood of one record has shape {program.out.shape} instead of a single "
             "number: give batch dimensions inside a record a plate of their own"
+        )
+    own_batching = sorted(set(primitives(pruned.jaxpr)) & _BATCHED_BY_THE_MODEL)
+    if own_batching:
+        raise UnsupportedModelError(
+            f"the model uses {quoted(own_batching)} while evaluating a record: its rule for "
+            "batches would see many records at once; write that part in plain JAX"
         )
     if pruned.used[-1]:
         raise UnsupportedModelError(

@@ -68,6 +68,14 @@ def constants(jaxpr: jax_core.Jaxpr, consts: Sequence[Any]) -> Iterator[np.ndarr
                 yield from constants(inner, ())
 
 
+def primitives(jaxpr: jax_core.Jaxpr) -> Iterator[str]:
+    """Yield the name of every primitive in a jaxpr, at any depth."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for inner in _inner_jaxprs(equation.params.values()):
+            yield from primitives(inner.jaxpr if isinstance(inner, jax_core.ClosedJaxpr) else inner)
+
+
 def fingerprint(pruned: Pruned) -> tuple[str, tuple[Any, ...]]:
     """Return a value that is equal for two pruned programs only if they compute the same."""
     # Printed jaxprs name the Python functions behind custom derivatives by address.

@@ -1,5 +1,6 @@
 """From a model and the layout of its arguments to judged programs, before any data is touched."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -53,6 +54,17 @@ class Parts(NamedTuple):
 
 def split(spec: Spec) -> Parts:
     """Trace a specification and judge it; raises before any data could be touched."""
+    if not spec.private_size:
+        return _judge(spec)
+    try:
+        return _judge(spec)
+    except UnsupportedModelError as error:
+        # Shapes tell how many records there are, and so would the cause if it were chained.
+        message = re.sub(r"\d{2,}", "…", str(error))
+    raise UnsupportedModelError(message)
+
+
+def _judge(spec: Spec) -> Parts:
     model, layout = spec.model, spec.layout
     structure = read_structure(model, layout, init_to_uniform())
     plate, num_records = choose_plate(structure, spec.data_plate)

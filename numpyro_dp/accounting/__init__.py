@@ -5,6 +5,7 @@ from numpyro_dp.accounting.accountant import Accountant
 from numpyro_dp.accounting.budget import DEFAULT_DELTA, Budget
 from numpyro_dp.accounting.calibrate import calibrate
 from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
+from numpyro_dp.accounting.figures import rounded_down, rounded_up
 from numpyro_dp.accounting.ledger import Entry
 from numpyro_dp.accounting.relation import Relation, check_relation, relation_text, sensitivity
 from numpyro_dp.accounting.report import PrivacyReport
@@ -22,5 +23,7 @@ __all__ = [
     "events",
     "privacy_curve",
     "relation_text",
+    "rounded_down",
+    "rounded_up",
     "sensitivity",
 ]

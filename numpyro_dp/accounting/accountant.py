@@ -10,6 +10,7 @@ from numpyro_dp.accounting.advice import largest_left, noise_that_fits, steps_th
 from numpyro_dp.accounting.budget import DEFAULT_DELTA, Budget
 from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, describe, from_json, to_json
+from numpyro_dp.accounting.figures import rounded_down, rounded_up
 from numpyro_dp.accounting.ledger import Entry, FileLedger, Ledger, MemoryLedger
 from numpyro_dp.accounting.relation import Relation, check_relation
 from numpyro_dp.accounting.spending import SpendingReport, SpendingRow
@@ -230,10 +231,11 @@ class Accountant:
         if left == 0:
             remedy = "The budget is used up."
         raise BudgetExceededError(
-            f"{label!r} asks for ε = {asked:.4g} at δ = {budget.delta:.3g} ({self.relation}); "
-            f"left is ε = {left:.4g}. Together with what was spent it would come to "
-            f"ε = {composed:.4g}, {composed - budget.epsilon:.4g} over the budget of "
-            f"{budget.epsilon:.4g}. Nothing was charged. {remedy}"
+            f"{label!r} asks for ε = {rounded_up(asked)} at δ = {budget.delta:.3g} "
+            f"({self.relation}); left is ε = {rounded_down(left)}. Together with what was spent "
+            "it would come to "
+            f"ε = {rounded_up(composed)}, {rounded_up(composed - budget.epsilon)} over the budget "
+            f"of {budget.epsilon:.4g}. Nothing was charged. {remedy}"
         )
 
     def __repr__(self) -> str:

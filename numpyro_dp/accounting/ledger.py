@@ -105,6 +105,7 @@ class MemoryLedger:
         self.relation: Relation = relation
         self.path: Path | None = None
         self._entries: tuple[Entry, ...] = ()
+        self._process = os.getpid()
         self._lock = threading.Lock()
 
     def entries(self) -> tuple[Entry, ...]:
@@ -113,6 +114,11 @@ class MemoryLedger:
 
     def append(self, label: str, event: DpEvent, condition: str | None, admit: Admit) -> bool:
         """Append one entry if ``admit`` of all earlier ones holds; return whether it did."""
+        if self.budget is not None and os.getpid() != self._process:
+            raise LedgerError(
+                "a budget in memory was carried into another process by a fork, where it would be "
+                "spent a second time: give the accountant a file with path="
+            )
         body = _body(label, event, condition)
         with self._lock:
             if not admit(self._entries):

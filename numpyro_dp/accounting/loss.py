@@ -173,14 +173,14 @@ def loss_variance(step: Step, shift: float, cap: float = 2.0) -> float:
 
 
 def _grouped(steps: Steps) -> Steps:
-    """Return at most about 64 multipliers a rate, each rounded down: an upper bound on the loss.
+    """Return some hundred multipliers at most, each rounded down: an upper bound on the loss.
 
     Neighbouring multipliers share the least of them until the cost added by that reaches its share
     of 1 % of the whole, so that the many quiet steps of a long schedule share most.
     """
     if len(steps) <= _MAX_MULTIPLIERS:
         return steps
-    share = 0.02 / _MAX_MULTIPLIERS * sum(n * _cost(step) for step, n in steps)
+    share = 0.009 / _MAX_MULTIPLIERS * sum(n * _cost(step) for step, n in steps)
     groups: list[list] = []
     excess = 0.0
     for step, count in steps:

@@ -5,6 +5,8 @@ from html import escape
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from numpyro_dp.accounting.figures import rounded_down, rounded_up
+
 if TYPE_CHECKING:
     from numpyro_dp.accounting.report import PrivacyReport
 
@@ -37,7 +39,11 @@ def _number(value: float | str | None, digits: int = 4) -> str:
         return "not stated"
     if isinstance(value, str):
         return value
-    return "∞" if value == math.inf else f"{value:.{digits}g}"
+    return rounded_up(value, digits)
+
+
+def _left(report: "PrivacyReport") -> str:
+    return "not stated" if report.ledger_left is None else rounded_down(report.ledger_left)
 
 
 def _pair(report: "PrivacyReport") -> str:
@@ -77,9 +83,10 @@ def _facts(report: "PrivacyReport") -> list[tuple[str, str]]:
         f"{_number(report.sampling_rate)}"
     )
     risk = (
-        f"membership advantage ≤ {report.advantage:.3g}; true positives ≤ {report.tpr_at_fpr:.3g} "
+        f"membership advantage ≤ {rounded_up(report.advantage, 3)}; true positives ≤ "
+        f"{rounded_up(report.tpr_at_fpr, 3)} "
         f"at {report.fpr:.0%} false positives; a guess from even odds is right with probability ≤ "
-        f"{report.attacker_certainty:.3g}"
+        f"{rounded_up(report.attacker_certainty, 3)}"
     )
     lines = [
         ("privacy", f"{_pair(report)} ({report.variant})"),
@@ -110,10 +117,7 @@ def _ledger(report: "PrivacyReport") -> str:
     where = report.ledger_path or "in memory"
     if report.ledger_budget is None:
         return f"{spent}, no budget ({where})"
-    return (
-        f"{spent} of {_number(report.ledger_budget)}, ε = {_number(report.ledger_left)} left "
-        f"({where})"
-    )
+    return f"{spent} of {_number(report.ledger_budget)}, ε = {_left(report)} left ({where})"
 
 
 def text(report: "PrivacyReport") -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from html import escape
 
+from numpyro_dp.accounting.figures import rounded_down, rounded_up
 from numpyro_dp.accounting.relation import Relation, relation_text
 
 __all__ = ["SpendingReport", "SpendingRow"]
@@ -57,12 +58,14 @@ class SpendingReport:
         if self.conditions:
             lines.append(("spent", "ε = ∞ without conditions"))
             reasons = "; and if ".join(self.conditions)
-            total = f"ε = {self.total:.4g} at δ = {self.delta:.3g}, if {reasons}"
+            total = f"ε = {rounded_up(self.total)} at δ = {self.delta:.3g}, if {reasons}"
             lines.append(("conditionally", total))
         else:
-            lines.append(("spent", f"ε = {self.total:.4g} at δ = {self.delta:.3g}"))
+            lines.append(("spent", f"ε = {rounded_up(self.total)} at δ = {self.delta:.3g}"))
         if self.budget is not None:
-            lines.append(("left", f"ε = {self.left:.4g} (largest Gaussian event that still fits)"))
+            lines.append(
+                ("left", f"ε = {rounded_down(self.left)} (largest Gaussian event that still fits)")
+            )
         return lines
 
     def __str__(self) -> str:
@@ -73,7 +76,8 @@ class SpendingReport:
         for row in self.rows:
             condition = f" [if {row.condition}]" if row.condition else ""
             lines.append(
-                f"{row.epsilon:<9.4g} {row.time[:19]:<20} {row.label}: {row.event}{condition}"
+                f"{rounded_up(row.epsilon):<9} {row.time[:19]:<20} {row.label}: {row.event}"
+                f"{condition}"
             )
         return "\n".join(lines)
 
@@ -84,7 +88,7 @@ class SpendingReport:
         )
         body = "".join(
             f"<tr><td>{escape(row.label)}</td><td>{escape(row.event)}</td>"
-            f"<td>{row.epsilon:.4g}</td><td>{escape(row.time[:19])}"
+            f"<td>{rounded_up(row.epsilon)}</td><td>{escape(row.time[:19])}"
             f"{escape(' if ' + row.condition) if row.condition else ''}</td></tr>"
             for row in self.rows
         )

@@ -78,10 +78,10 @@ def from_numpyro(
     """
     if not isinstance(mcmc, MCMC):
         raise ValueError(f"from_numpyro takes a numpyro_dp.MCMC, got {type(mcmc).__name__}")
-    bound = mcmc._bound
-    if bound is None or mcmc.last_state is None:
+    described = mcmc._described
+    if described is None or mcmc.last_state is None:
         raise ValueError("nothing has run yet: call mcmc.run() first")
-    warmup_steps = mcmc.num_warmup * bound.steps_per_sample
+    warmup_steps = mcmc.num_warmup * described.steps_per_sample
     if np.all(np.asarray(mcmc.last_state.i) == warmup_steps):
         raise ValueError(
             "only the warm-up has run, and there are no posterior draws yet: call mcmc.run() first"
@@ -89,7 +89,7 @@ def from_numpyro(
     arviz = _arviz()
     sites = mcmc.get_samples(group_by_chain=True)
     fields = mcmc.get_extra_fields(group_by_chain=True)
-    given = _Given(mcmc, bound.wall.num_records)
+    given = _Given(mcmc, described.num_records)
     latent, observable = given.prior(prior or {}, sites)
     groups = {
         "posterior": sites,
@@ -138,7 +138,7 @@ class _Given:
     """Brings arrays that the caller made to the shape (chains, draws, ...)."""
 
     mcmc: MCMC
-    num_records: int
+    num_records: int | None  # None where it is private
 
     @property
     def kept(self) -> int:

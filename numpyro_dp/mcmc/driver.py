@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,9 +15,9 @@ import tqdm.auto
 from jax import random
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from numpyro_dp.accounting import Accountant, PrivacyReport
+from numpyro_dp.accounting import Accountant, PrivacyReport, rounded_down, rounded_up
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
-from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
+from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel, RunFacts
 from numpyro_dp.mcmc.keys import as_typed_keys, is_traced, scrub, seeded_key
 from numpyro_dp.mcmc.loop import collect
 from numpyro_dp.mcmc.progress import epsilon_table, steps_behind
@@ -32,6 +33,26 @@ _INSECURE = (
     "the caller's key, of which the noise is a function (secure=False), is secret, random and used "
     "once"
 )
+
+_GIVEN_START = "the initial positions given as init_params"
+_GIVEN_STATE = (
+    "the state given as post_warmup_state, which this object did not compute: what it cost is not "
+    "part of this ε"
+)
+
+
+class _Described(NamedTuple):
+    """What a report says of the last run; unlike the bound kernel it may outlive the process."""
+
+    facts: RunFacts
+    plate: str
+    num_records: int | None
+    public_inputs: tuple[str, ...]
+    steps_per_sample: int
+
+
+def _cents_up(epsilon: float) -> str:
+    return "∞" if epsilon == math.inf else f"{math.ceil(epsilon * 100 - 1e-9) / 100:.2f}"
 
 
 class MCMC(numpyro.infer.MCMC):
@@ -109,13 +130,15 @@ class MCMC(numpyro.infer.MCMC):
             progress_rate=progress_rate,
             jit_model_args=True,
         )
-        self.secure = secure
+        self._secure = secure
         # The noise belongs to one complete run as announced here; later runs reuse it.
         self._planned_steps = (num_warmup + num_samples) * kernel.steps_per_sample * num_chains
         self._given_accountant = kernel.accountant
         self._accountant = kernel.accountant if kernel.accountant is not None else Accountant()
         self._charges: list[tuple[str, DpEvent]] = []
         self._bound: BoundKernel | None = None
+        self._described: _Described | None = None
+        self._given: dict[str, None] = {}
         self._steps_run = 0
         self._epsilon_table: tuple[tuple[int, float], ...] = ()
         self._steps_before_chain = 0
@@ -123,21 +146,40 @@ class MCMC(numpyro.infer.MCMC):
         self._lock = threading.Lock()
 
     @property
+    def secure(self) -> bool:
+        """Whether the noise comes from keys of the operating system; fixed at construction."""
+        return self._secure
+
+    @property
+    def post_warmup_state(self) -> Any:
+        """The state from which the next :meth:`run` goes on, as in NumPyro.
+
+        A state that this object did not leave behind itself was paid for elsewhere, and the
+        report says that its ε does not cover it.
+        """
+        return self._warmup_state
+
+    @post_warmup_state.setter
+    def post_warmup_state(self, state: Any) -> None:
+        if state is not None and state is not self._last_state and state is not self._warmup_state:
+            self._given[_GIVEN_STATE] = None
+        self._warmup_state = state
+
+    @property
     def privacy(self) -> PrivacyReport:
         """The whole privacy statement of what this object has run.
 
         :raises RuntimeError: before the first run.
         """
-        bound = self._bound
-        if bound is None:
+        described = self._described
+        if described is None:
             raise RuntimeError("nothing has run yet: call run() before asking for its privacy")
-        facts = bound.facts()
-        size = None if self._accountant.relation == "add_remove" else bound.wall.num_records
+        facts, size = described.facts, described.num_records
         return PrivacyReport.build(
             entries=self._charges,
             relation=self._accountant.relation,
             delta=self.sampler.delta,
-            unit=f"one slice of plate '{bound.wall.plate}'",
+            unit=f"one slice of plate '{described.plate}'",
             num_records=size,
             mechanism=facts.mechanism,
             sampler=facts.sampler,
@@ -145,19 +187,20 @@ class MCMC(numpyro.infer.MCMC):
             clip_norm=facts.clip_norm,
             noise_multiplier=facts.noise_multiplier,
             steps=self._steps_run,
-            warmup_steps=self.num_warmup * bound.steps_per_sample * self.num_chains,
+            warmup_steps=self.num_warmup * described.steps_per_sample * self.num_chains,
             num_chains=self.num_chains,
             overflow_delta=facts.overflow_delta * self._steps_run,
             released=facts.released,
             assumed_public=(
                 *(() if size is None else (f"the number of records ({size})",)),
                 "the model, its priors and every option of the kernel",
-                *(f"argument {name}" for name in bound.wall.public_inputs),
+                *(f"argument {name}" for name in described.public_inputs),
+                *self._given,
             ),
-            conditions=() if self.secure else (_INSECURE,),
+            conditions=() if self._secure else (_INSECURE,),
             randomness=(
                 "ChaCha20 keys from the operating system"
-                if self.secure
+                if self._secure
                 else "ChaCha20 keys derived from the caller's key (reproducible)"
             ),
             arithmetic=facts.arithmetic,
@@ -188,7 +231,7 @@ class MCMC(numpyro.infer.MCMC):
         :raises UnsupportedModelError: the model cannot be split into records.
         :raises ValueError: an argument is out of range, or of the wrong kind.
         """
-        if is_traced(rng_key):
+        if is_traced(rng_key, args, kwargs, init_params, self._warmup_state):
             raise ValueError(
                 "MCMC.run was called inside a JAX transformation: it would be charged once and "
                 "could be executed many times. Call it outside jit, vmap and pmap"
@@ -230,7 +273,7 @@ class MCMC(numpyro.infer.MCMC):
         resumed = self._warmup_state is not None
         transitions = self.num_samples if resumed else self._collection_params["upper"]
         steps = transitions * bound.steps_per_sample * self.num_chains
-        noise_key = os_key() if self.secure else seeded_key(keys)
+        noise_key = os_key() if self._secure else seeded_key(keys)
         first = None
         if kernel.init_kernel is not None and not resumed and steps:
             each = self.num_chains * kernel.init_kernel.steps_per_sample
@@ -247,6 +290,15 @@ class MCMC(numpyro.infer.MCMC):
             noise_key, first_key = random.split(noise_key)
             start = first_positions(first, first_key, start, records, self.num_chains)
         self._bound = self.sampler = bound
+        self._described = _Described(
+            facts=bound.facts(),
+            plate=wall.plate,
+            num_records=None if relation == "add_remove" else wall.num_records,
+            public_inputs=wall.public_inputs,
+            steps_per_sample=bound.steps_per_sample,
+        )
+        if init_params is not None:
+            self._given[_GIVEN_START] = None
         self._steps_before_chain = 0
         method = self.chain_method
         try:
@@ -267,15 +319,15 @@ class MCMC(numpyro.infer.MCMC):
         if self.progress_bar:
             relation, delta = self._accountant.relation, self.sampler.delta
             self._epsilon_table = epsilon_table(bound, steps, behind, chains, relation, delta)
+        before = 0
         if first is not None:
             before = first.steps_per_sample * chains
             event = ComposedDpEvent([first.event(before, num_chains=chains), event])
             label += f" after {type(self.sampler.init_kernel).__name__}"
-            self._steps_run += before
-        condition = None if self.secure else _INSECURE
+        condition = None if self._secure else _INSECURE
         self._accountant.charge(event, label=label, condition=condition)
         self._charges.append((label, event))
-        self._steps_run += steps
+        self._steps_run += steps + before
 
     def _check_fields(self, bound: BoundKernel, z: dict, extra_fields: tuple[str, ...]) -> None:
         state = jax.eval_shape(lambda z: bound.start(jax.random.key(0), z), z)
@@ -346,7 +398,7 @@ class MCMC(numpyro.infer.MCMC):
         parallel = self.num_chains if self.chain_method == "vectorized" else 1
         steps = self._steps_before_chain + done * self.sampler.steps_per_sample * parallel
         reached = next(epsilon for count, epsilon in table if steps <= count)
-        return f"ε={reached:.2f} of {table[-1][1]:.2f} charged"
+        return f"ε={_cents_up(reached)} of {_cents_up(table[-1][1])} charged"
 
     def _forget(self) -> None:
         """Leave neither records nor keys in this object, whatever happened."""
@@ -364,14 +416,14 @@ class MCMC(numpyro.infer.MCMC):
     def _privacy_line(self) -> str:
         report = self.privacy
         spent = (
-            f"ε={report.epsilon:.4g} at δ={report.delta:.3g} spent by this object's runs "
+            f"ε={rounded_up(report.epsilon)} at δ={report.delta:.3g} spent by this object's runs "
             f"({report.relation}, unit: {report.unit}"
-            f"{'' if self.secure else f', if {_INSECURE}'})"
+            f"{'' if self._secure else f', if {_INSECURE}'})"
         )
         if self._accountant.budget is None:
             return spent
         where = f" in '{self._accountant.path}'" if self._accountant.path else ""
-        return f"{spent}; ε={self._accountant.remaining():.4g} left{where}"
+        return f"{spent}; ε={rounded_down(self._accountant.remaining())} left{where}"
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()
@@ -381,6 +433,7 @@ class MCMC(numpyro.infer.MCMC):
             _init_state_cache={},
             _lock=None,
             _epsilon_table=(),
+            _bound=None,
             _last_state=scrub(self._last_state),
             _warmup_state=scrub(self._warmup_state),
         )

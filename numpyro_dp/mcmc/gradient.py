@@ -11,7 +11,7 @@ import contextlib
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -176,6 +176,7 @@ class GradientKernel(PrivateKernel):
     microbatch_size: int | None = None
     max_records: int | None = None
     preconditioner: Mapping[str, ArrayLike] | None = None
+    _schedule: list[float] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -223,7 +224,7 @@ class GradientKernel(PrivateKernel):
         num_chains: int = 1,
     ) -> BoundGradientKernel:
         if relation == "add_remove":
-            self._check_private_size()
+            self._check_private_size(wall.num_records)
         metric = None if self.preconditioner is None else _metric(wall, self.preconditioner)
         mechanism = _private_sum(
             num_records=wall.num_records,
@@ -254,16 +255,22 @@ class GradientKernel(PrivateKernel):
         noise: Any = self.noise_multiplier
         if not callable(noise):
             return float(noise)
-        values = [float(noise(step)) for step in range(max(steps, 1))]
-        return tuple(_validate.positive("noise_multiplier", value) for value in values)
+        # Each step's value is asked for once: a callable that answers otherwise the next time
+        # must not part the noise that is drawn from the noise that was charged.
+        known = self._schedule
+        for step in range(len(known), max(steps, 1)):
+            known.append(_validate.positive("noise_multiplier", float(noise(step))))
+        return tuple(known[: max(steps, 1)])
 
-    def _check_private_size(self) -> None:
+    def _check_private_size(self, num_records: int) -> None:
         if self.sampling_rate is None or self.sampling_rate == 1 or self.max_records is None:
             raise ValueError(
                 "under relation='add_remove' the number of records is private: give "
                 "sampling_rate= below 1 (not batch_size) and max_records=, a public upper bound "
                 "on the number of records"
             )
+        if self.max_records < num_records:
+            raise ValueError("max_records is smaller than the data: give a public upper bound")
 
     def _sampling_rate(self, num_records: int) -> float:
         if self.batch_size is not None:

@@ -21,13 +21,13 @@ def scrub(state: Any) -> Any:
     return None if state is None else state._replace(rng_key=scrubbed(state.rng_key))
 
 
-def is_traced(rng_key: Any) -> bool:
+def is_traced(*inputs: Any) -> bool:
     """Whether the caller is inside a JAX transformation.
 
-    Under ``vmap`` the key is traced and constants are not; under ``jit`` with a constant key it is
-    the other way round.
+    Under ``vmap`` something given (key, records, positions, state) is traced and fresh constants
+    are not; under ``jit`` with nothing but constants it is the other way round.
     """
-    return any(isinstance(value, Tracer) for value in (rng_key, jnp.zeros(())))
+    return any(isinstance(value, Tracer) for value in [*jax.tree.leaves(inputs), jnp.zeros(())])
 
 
 def as_typed_keys(rng_key: Any, num_chains: int) -> Any:

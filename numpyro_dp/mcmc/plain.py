@@ -9,10 +9,12 @@ its noise from a key that the caller knows, so it turns NaN instead.
 from __future__ import annotations
 
 import warnings
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax, random
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MeteredState", "begin", "bound_for", "proceed"]
 
+_DIGEST_WORDS = 4
+
 
 class MeteredState(NamedTuple):
     """A chain under plain NumPyro.
@@ -33,6 +37,7 @@ class MeteredState(NamedTuple):
     - **i**, **z**: as in the kernel's own state.
     - **rng_key**: a decoy, compared with **tag**; NumPyro overwrites it on resuming.
     - **tag**: the decoy as it was.
+    - **charged**: digest of the bound kernel that was charged; another one must not step on.
     - **inner**: the kernel's own state, its key zeroed once the charged steps are done.
     """
 
@@ -40,6 +45,7 @@ class MeteredState(NamedTuple):
     z: dict[str, Float[Array, "..."]]
     rng_key: Any
     tag: UInt32[Array, "..."]
+    charged: UInt32[Array, "..."]
     inner: Any
 
 
@@ -48,7 +54,7 @@ def begin(
 ) -> MeteredState:
     """Charge ``num_steps`` for each key, then start the chains; see the module's docstring."""
     name = type(kernel).__name__
-    if is_traced(rng_key):
+    if is_traced(rng_key, args, kwargs, init_params):
         raise ValueError(
             f"{name} cannot start inside a JAX transformation (chain_method='parallel' or a "
             "callable): use numpyro_dp.MCMC, or 'sequential' or 'vectorized' chains"
@@ -85,7 +91,8 @@ def begin(
         random.split(os_key(), keys.shape) if keys.ndim else os_key() for _ in range(2)
     )
     inner = bound.init(secret, 0, z)
-    return MeteredState(inner.i, inner.z, decoy, random.key_data(decoy), inner)
+    digest = jnp.broadcast_to(_digest(kernel, bound, chains), (*keys.shape, _DIGEST_WORDS))
+    return MeteredState(inner.i, inner.z, decoy, random.key_data(decoy), digest, inner)
 
 
 def proceed(kernel: PrivateKernel, state: MeteredState, args: tuple, kwargs: dict) -> MeteredState:
@@ -108,7 +115,7 @@ def proceed(kernel: PrivateKernel, state: MeteredState, args: tuple, kwargs: dic
     # One predicate for all chains and outside their vmap: inside, both branches would run and the
     # records would be touched after all.
     inner = lax.cond(_may_step(kernel, bound, state), step, exhausted, state.inner)
-    return MeteredState(inner.i, inner.z, state.rng_key, state.tag, inner)
+    return state._replace(i=inner.i, z=inner.z, inner=inner)
 
 
 def _may_step(kernel: PrivateKernel, bound: BoundKernel, state: MeteredState) -> Bool[Array, ""]:
@@ -116,7 +123,9 @@ def _may_step(kernel: PrivateKernel, bound: BoundKernel, state: MeteredState) ->
     if words.shape != state.tag.shape:
         return jnp.zeros((), bool)  # a key of another kind: NumPyro resumed with the caller's
     own_key = jnp.all(words == state.tag)
-    return own_key & jnp.all(state.i + bound.steps_per_sample <= _limit(kernel))
+    digest = _digest(kernel, bound, max(jnp.size(state.i), 1))
+    own_kernel = jnp.all(state.charged == digest)
+    return own_key & own_kernel & jnp.all(state.i + bound.steps_per_sample <= _limit(kernel))
 
 
 def bound_for(kernel: PrivateKernel, chains: Any, args: tuple, kwargs: dict) -> BoundKernel:
@@ -133,6 +142,13 @@ def bound_for(kernel: PrivateKernel, chains: Any, args: tuple, kwargs: dict) -> 
         delta=kernel.delta,
         num_chains=num_chains,
     )
+
+
+def _digest(kernel: PrivateKernel, bound: BoundKernel, num_chains: int) -> UInt32[Array, " words"]:
+    """What was charged, in a few words that a state can carry."""
+    event = bound.event(max(_limit(kernel), 1) * num_chains, num_chains=num_chains)
+    text = repr((event, bound.facts(), bound.wall.plate))
+    return jnp.asarray(np.frombuffer(sha256(text.encode()).digest(), np.uint32)[:_DIGEST_WORDS])
 
 
 def _batched(rng_key: Any) -> bool:

@@ -13,6 +13,8 @@ from numpyro_dp.mcmc.kernel import BoundKernel
 __all__ = ["epsilon_table", "steps_behind"]
 
 _EPSILON_POINTS = 20
+# Far enough from where a 32-bit counter wraps for any run to finish.
+_LAST_STEP = 1 << 30
 
 
 def steps_behind(state: Any) -> int:
@@ -26,6 +28,11 @@ def steps_behind(state: Any) -> int:
         raise ValueError(
             f"post_warmup_state has chains with different step counters ({counters.tolist()}): "
             "resume from a state as a run has left it"
+        )
+    if not 0 <= counters[0] < _LAST_STEP:
+        raise ValueError(
+            f"post_warmup_state has the step counter {counters[0]}: resume from a state as a run "
+            "has left it"
         )
     return int(counters[0])
 

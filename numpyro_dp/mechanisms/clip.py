@@ -73,7 +73,9 @@ def integer_sum(
     once = jnp.minimum(opaque | 1, 1).astype(jnp.int32)
     integers = lax.fori_loop(0, once, rounded, vectors)
     good = usable & _within(lattice.squared_bound, bound.squared, integers)
-    total = jnp.matmul(good.astype(jnp.float32), integers, precision=lax.Precision.HIGHEST)
+    # Selected once more, since 0 * inf would be everyone's NaN.
+    kept = jnp.where(good[:, None], integers, 0)
+    total = jnp.matmul(good.astype(jnp.float32), kept, precision=lax.Precision.HIGHEST)
     return total.astype(jnp.int32)
 
 

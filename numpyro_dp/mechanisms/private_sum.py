@@ -239,14 +239,14 @@ class PrivateSum:
         if self.schedule is None:
             return self.noise_multiplier * self.clip_norm
         levels = jnp.asarray(self.schedule, jnp.float32)
-        return levels[jnp.minimum(step, len(self.schedule) - 1)] * self.clip_norm
+        return levels[jnp.clip(step, 0, len(self.schedule) - 1)] * self.clip_norm
 
     def _bound(self, lattice: Lattice, step: int | Int32[Array, ""]) -> Bound:
         if self.schedule is None:
             return lattice.bound
         place = {level: k for k, level in enumerate(sorted(set(self.schedule)))}
         places = jnp.asarray([place[level] for level in self.schedule], jnp.int32)
-        at = places[jnp.minimum(step, len(self.schedule) - 1)]
+        at = places[jnp.clip(step, 0, len(self.schedule) - 1)]
         squared, cap, scale = zip(*self.bounds, strict=True)
         return Bound(
             jnp.asarray(squared, jnp.uint32)[at],
