@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.curve import parts, privacy_curve
@@ -49,10 +50,13 @@ def calibrate(
             f"{budget.delta:g} at epsilon = {budget.epsilon:g}; raise delta or run fewer steps"
         )
 
-    def epsilon(noise: float) -> float:
-        return privacy_curve(event_family(noise), relation).epsilon(budget.delta)
+    def epsilon(noise: float, coarse: bool = False) -> float:
+        return privacy_curve(event_family(noise), relation, coarse=coarse).epsilon(budget.delta)
 
-    return _search(epsilon, _guess(event_family, budget, relation), budget.epsilon)
+    # Small sampling rates have wide losses, and each fine curve of theirs takes a second.
+    guess = _guess(event_family, budget, relation)
+    rough = _search(partial(epsilon, coarse=True), guess, budget.epsilon)
+    return _search(epsilon, rough, budget.epsilon)
 
 
 def _search(epsilon: Callable[[float], float], start: float, target: float) -> float:
@@ -64,6 +68,8 @@ def _search(epsilon: Callable[[float], float], start: float, target: float) -> f
         found = epsilon(noise)
         if found <= target:
             high = (noise, found)
+            if found >= target * (1 - _PRECISION):
+                return noise
         else:
             low = (noise, found)
         rounds += 1

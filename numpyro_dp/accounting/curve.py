@@ -266,13 +266,16 @@ class PrivacyCurve:
         return best
 
 
-def privacy_curve(event: DpEvent, relation: Relation = "zero_out") -> PrivacyCurve:
+def privacy_curve(
+    event: DpEvent, relation: Relation = "zero_out", *, coarse: bool = False
+) -> PrivacyCurve:
     """Return the privacy curve of ``event``.
 
     Args:
         event: any nesting of the events in ``numpyro_dp.events``.
         relation: the neighbouring relation, ``"zero_out"``, ``"replace_one"`` or
             ``"add_remove"``.
+        coarse: quicker, and every value a little larger still, where steps have wide losses.
 
     Returns:
         The curve, with methods ``epsilon(delta)`` and ``delta(epsilon)``.
@@ -291,5 +294,5 @@ def privacy_curve(event: DpEvent, relation: Relation = "zero_out") -> PrivacyCur
     checked = check_relation(relation)
     found = parts(event, checked)
     steps = tuple(sorted((step, count) for step, count in found.steps.items() if count))
-    composition = Composition(checked, math.fsum(found.squares), steps)
+    composition = Composition(checked, math.fsum(found.squares), steps, coarse)
     return PrivacyCurve(composition, math.fsum(found.distances), found.private)
