@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,11 +17,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from numpyro_dp.accounting import Accountant, PrivacyReport, rounded_down, rounded_up
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
-from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel, RunFacts
+from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.keys import as_typed_keys, is_traced, scrub, seeded_key
 from numpyro_dp.mcmc.loop import collect
 from numpyro_dp.mcmc.progress import epsilon_table, steps_behind
 from numpyro_dp.mcmc.start import first_positions, starting_positions
+from numpyro_dp.mcmc.statement import (
+    GIVEN_START,
+    GIVEN_STATE,
+    INSECURE,
+    Described,
+    statement,
+)
 from numpyro_dp.mechanisms import os_key
 from numpyro_dp.model import private_model
 
@@ -29,26 +36,6 @@ __all__ = ["MCMC"]
 
 _BAR_UPDATES = 50
 _SECRET_FIELDS = ("rng_key",)
-_INSECURE = (
-    "the caller's key, of which the noise is a function (secure=False), is secret, random and used "
-    "once"
-)
-
-_GIVEN_START = "the initial positions given as init_params"
-_GIVEN_STATE = (
-    "the state given as post_warmup_state, which this object did not compute: what it cost is not "
-    "part of this ε"
-)
-
-
-class _Described(NamedTuple):
-    """What a report says of the last run; unlike the bound kernel it may outlive the process."""
-
-    facts: RunFacts
-    plate: str
-    num_records: int | None
-    public_inputs: tuple[str, ...]
-    steps_per_sample: int
 
 
 def _cents_up(epsilon: float) -> str:
@@ -137,7 +124,7 @@ class MCMC(numpyro.infer.MCMC):
         self._accountant = kernel.accountant if kernel.accountant is not None else Accountant()
         self._charges: list[tuple[str, DpEvent]] = []
         self._bound: BoundKernel | None = None
-        self._described: _Described | None = None
+        self._described: Described | None = None
         self._given: dict[str, None] = {}
         self._steps_run = 0
         self._epsilon_table: tuple[tuple[int, float], ...] = ()
@@ -162,7 +149,7 @@ class MCMC(numpyro.infer.MCMC):
     @post_warmup_state.setter
     def post_warmup_state(self, state: Any) -> None:
         if state is not None and state is not self._last_state and state is not self._warmup_state:
-            self._given[_GIVEN_STATE] = None
+            self._given[GIVEN_STATE] = None
         self._warmup_state = state
 
     @property
@@ -174,37 +161,15 @@ class MCMC(numpyro.infer.MCMC):
         described = self._described
         if described is None:
             raise RuntimeError("nothing has run yet: call run() before asking for its privacy")
-        facts, size = described.facts, described.num_records
-        return PrivacyReport.build(
-            entries=self._charges,
-            relation=self._accountant.relation,
-            delta=self.sampler.delta,
-            unit=f"one slice of plate '{described.plate}'",
-            num_records=size,
-            mechanism=facts.mechanism,
-            sampler=facts.sampler,
-            sampling_rate=facts.sampling_rate,
-            clip_norm=facts.clip_norm,
-            noise_multiplier=facts.noise_multiplier,
+        return statement(
+            described,
+            charges=self._charges,
             steps=self._steps_run,
-            warmup_steps=self.num_warmup * described.steps_per_sample * self.num_chains,
+            warmup=self.num_warmup,
             num_chains=self.num_chains,
-            overflow_delta=facts.overflow_delta * self._steps_run,
-            released=facts.released,
-            assumed_public=(
-                *(() if size is None else (f"the number of records ({size})",)),
-                "the model, its priors and every option of the kernel",
-                *(f"argument {name}" for name in described.public_inputs),
-                *self._given,
-            ),
-            conditions=() if self._secure else (_INSECURE,),
-            randomness=(
-                "ChaCha20 keys from the operating system"
-                if self._secure
-                else "ChaCha20 keys derived from the caller's key (reproducible)"
-            ),
-            arithmetic=facts.arithmetic,
-            notes=facts.notes,
+            delta=self.sampler.delta,
+            secure=self._secure,
+            given=self._given,
             accountant=self._accountant,
         )
 
@@ -290,7 +255,7 @@ class MCMC(numpyro.infer.MCMC):
             noise_key, first_key = random.split(noise_key)
             start = first_positions(first, first_key, start, records, self.num_chains)
         self._bound = self.sampler = bound
-        self._described = _Described(
+        self._described = Described(
             facts=bound.facts(),
             plate=wall.plate,
             num_records=None if relation == "add_remove" else wall.num_records,
@@ -298,7 +263,7 @@ class MCMC(numpyro.infer.MCMC):
             steps_per_sample=bound.steps_per_sample,
         )
         if init_params is not None:
-            self._given[_GIVEN_START] = None
+            self._given[GIVEN_START] = None
         self._steps_before_chain = 0
         method = self.chain_method
         try:
@@ -324,7 +289,7 @@ class MCMC(numpyro.infer.MCMC):
             before = first.steps_per_sample * chains
             event = ComposedDpEvent([first.event(before, num_chains=chains), event])
             label += f" after {type(self.sampler.init_kernel).__name__}"
-        condition = None if self._secure else _INSECURE
+        condition = None if self._secure else INSECURE
         self._accountant.charge(event, label=label, condition=condition)
         self._charges.append((label, event))
         self._steps_run += steps + before
@@ -418,7 +383,7 @@ class MCMC(numpyro.infer.MCMC):
         spent = (
             f"ε={rounded_up(report.epsilon)} at δ={report.delta:.3g} spent by this object's runs "
             f"({report.relation}, unit: {report.unit}"
-            f"{'' if self._secure else f', if {_INSECURE}'})"
+            f"{'' if self._secure else f', if {INSECURE}'})"
         )
         if self._accountant.budget is None:
             return spent

@@ -1,0 +1,92 @@
+"""The privacy report of an MCMC object, from what its runs left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from numpyro_dp.accounting import Accountant, PrivacyReport
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.mcmc.kernel import RunFacts
+
+__all__ = ["GIVEN_START", "GIVEN_STATE", "INSECURE", "Described", "statement"]
+
+INSECURE = (
+    "the caller's key, of which the noise is a function (secure=False), is secret, random and used "
+    "once"
+)
+GIVEN_START = "the initial positions given as init_params"
+GIVEN_STATE = (
+    "the state given as post_warmup_state, which this object did not compute: what it cost is not "
+    "part of this ε"
+)
+
+
+class Described(NamedTuple):
+    """What a report says of the last run; unlike the bound kernel it may outlive the process."""
+
+    facts: RunFacts
+    plate: str
+    num_records: int | None
+    public_inputs: tuple[str, ...]
+    steps_per_sample: int
+
+
+def statement(
+    described: Described,
+    *,
+    charges: Sequence[tuple[str, DpEvent]],
+    steps: int,
+    warmup: int,
+    num_chains: int,
+    delta: float,
+    secure: bool,
+    given: Iterable[str],
+    accountant: Accountant,
+) -> PrivacyReport:
+    """The report of ``charges``.
+
+    :param described: the last run.
+    :param charges: label and event of each charge.
+    :param steps: private steps charged, over all chains.
+    :param warmup: warm-up draws of a chain.
+    :param num_chains: chains.
+    :param delta: δ at which ε is stated.
+    :param secure: whether the noise came from keys of the operating system.
+    :param given: what the caller supplied that this ε does not cover.
+    :param accountant: whose ledger was charged.
+    :returns: the report; every ε in it is an upper bound.
+    """
+    facts, size = described.facts, described.num_records
+    return PrivacyReport.build(
+        entries=charges,
+        relation=accountant.relation,
+        delta=delta,
+        unit=f"one slice of plate '{described.plate}'",
+        num_records=size,
+        mechanism=facts.mechanism,
+        sampler=facts.sampler,
+        sampling_rate=facts.sampling_rate,
+        clip_norm=facts.clip_norm,
+        noise_multiplier=facts.noise_multiplier,
+        steps=steps,
+        warmup_steps=warmup * described.steps_per_sample * num_chains,
+        num_chains=num_chains,
+        overflow_delta=facts.overflow_delta * steps,
+        released=facts.released,
+        assumed_public=(
+            *(() if size is None else (f"the number of records ({size})",)),
+            "the model, its priors and every option of the kernel",
+            *(f"argument {name}" for name in described.public_inputs),
+            *given,
+        ),
+        conditions=() if secure else (INSECURE,),
+        randomness=(
+            "ChaCha20 keys from the operating system"
+            if secure
+            else "ChaCha20 keys derived from the caller's key (reproducible)"
+        ),
+        arithmetic=facts.arithmetic,
+        notes=facts.notes,
+        accountant=accountant,
+    )
