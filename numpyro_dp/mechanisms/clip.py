@@ -64,8 +64,12 @@ def integer_sum(
         # The selection comes before rounding: 0 * NaN is NaN, and NaN has no integer.
         shrunk = jnp.where(usable[:, None], vectors * factor[:, None], 0)
         if lattice.dither:
-            return jnp.floor(shrunk + _offsets(rows, dither_words))
-        return jnp.rint(shrunk)
+            whole = jnp.floor(shrunk + _offsets(rows, dither_words))
+        else:
+            whole = jnp.rint(shrunk)
+        # No entry may be inf or NaN, whatever the compiler evaluates twice: 0 * inf would be
+        # everyone's NaN in the product below.
+        return jnp.where(jnp.abs(whole) <= lattice.radius + 1, whole, 0)
 
     # The integers that are checked must be the integers that are added. XLA would fuse the
     # rounding into both uses and evaluate it twice, perhaps a unit apart; it cannot do so with the
@@ -73,9 +77,7 @@ def integer_sum(
     once = jnp.minimum(opaque | 1, 1).astype(jnp.int32)
     integers = lax.fori_loop(0, once, rounded, vectors)
     good = usable & _within(lattice.squared_bound, bound.squared, integers)
-    # Selected once more, since 0 * inf would be everyone's NaN.
-    kept = jnp.where(good[:, None], integers, 0)
-    total = jnp.matmul(good.astype(jnp.float32), kept, precision=lax.Precision.HIGHEST)
+    total = jnp.matmul(good.astype(jnp.float32), integers, precision=lax.Precision.HIGHEST)
     return total.astype(jnp.int32)
 
 
