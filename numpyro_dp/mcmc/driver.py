@@ -283,7 +283,10 @@ class MCMC(numpyro.infer.MCMC):
         event = bound.event(steps, start=behind, num_chains=chains)
         if self.progress_bar:
             relation, delta = self._accountant.relation, self.sampler.delta
-            self._epsilon_table = epsilon_table(bound, steps, behind, chains, relation, delta)
+            in_turn = self.chain_method == "sequential"
+            self._epsilon_table = epsilon_table(
+                bound, first, steps, behind, chains, in_turn, relation, delta
+            )
         before = 0
         if first is not None:
             before = first.steps_per_sample * chains

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from numpyro_dp.accounting import Relation, privacy_curve
+from numpyro_dp.accounting.events import ComposedDpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel
 
 __all__ = ["epsilon_table", "steps_behind"]
@@ -40,21 +41,34 @@ def steps_behind(state: Any) -> int:
 @lru_cache(maxsize=64)
 def epsilon_table(
     bound: BoundKernel,
+    first: BoundKernel | None,
     steps: int,
     behind: int,
     num_chains: int,
+    in_turn: bool,
     relation: Relation,
     delta: float,
 ) -> tuple[tuple[int, float], ...]:
-    """ε after some 20 numbers of steps up to ``steps``: what the bar looks up."""
+    """ε after some 20 numbers of steps up to ``steps``: what the bar looks up.
+
+    ``in_turn`` says that each chain ends before the next begins, which matters where the noise
+    changes from step to step; ``first`` is the kernel whose one sample starts every chain.
+    """
     each = steps // num_chains
-    counts = sorted({-(-each * k // _EPSILON_POINTS) for k in range(1, _EPSILON_POINTS + 1)})
-    return tuple(
-        (
-            count * num_chains,
-            privacy_curve(
-                bound.event(count * num_chains, start=behind, num_chains=num_chains), relation
-            ).epsilon(delta),
-        )
-        for count in counts
-    )
+    group = 1 if in_turn else num_chains
+    total = steps // group
+    counts = sorted({-(-total * k // _EPSILON_POINTS) for k in range(1, _EPSILON_POINTS + 1)})
+
+    def epsilon(count: int) -> float:
+        whole, rest = divmod(count * group, each) if in_turn else (0, count)
+        parts = []
+        if first is not None:
+            before = first.steps_per_sample * num_chains
+            parts.append(first.event(before, num_chains=num_chains))
+        if whole:
+            parts.append(bound.event(whole * each, start=behind, num_chains=whole))
+        if rest:
+            parts.append(bound.event(rest * group, start=behind, num_chains=group))
+        return privacy_curve(ComposedDpEvent(parts), relation).epsilon(delta)
+
+    return tuple((count * group, epsilon(count)) for count in counts)

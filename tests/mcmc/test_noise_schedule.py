@@ -135,3 +135,17 @@ def test_chains_with_different_counters_are_refused():
     mcmc.post_warmup_state = mcmc.last_state._replace(i=jnp.array([5, 0]))
     with pytest.raises(ValueError, match="different step counters"):
         mcmc.run(jax.random.key(0), *data)
+
+
+def test_the_bar_shows_no_less_than_was_spent_when_chains_take_turns():
+    # The quiet (dear) steps come last: after one of two chains more than half is spent.
+    kernel = ndp.DPSGLD(logistic, step_size=1e-3, noise_multiplier=loud_then_quiet, **HALF)
+    data = np.zeros((40, 2), np.float32), np.zeros(40, np.int32)
+    options = {"num_warmup": 0, "num_samples": 8, "num_chains": 2, "chain_method": "sequential"}
+    mcmc = ndp.MCMC(kernel, **options)
+    mcmc.run(jax.random.key(0), *data)
+    table = dict(mcmc._epsilon_table)
+    alone = ndp.Accountant()
+    alone.charge(mcmc._bound.event(8, num_chains=1), label="one chain")
+    assert table[8] >= alone.epsilon(1e-6) * (1 - 1e-9)
+    assert table[16] == pytest.approx(mcmc.privacy.epsilon, rel=1e-6)
