@@ -21,16 +21,45 @@ from dp_accounting.dp_event import (
 )
 
 from numpyro_dp._validate import finite_float
+from numpyro_dp.accounting.statements import (
+    WORDS,
+    BarkerBit,
+    DirectionalBarkerBit,
+    LangevinLastIterate,
+    LogConcaveDraw,
+    MinibatchBit,
+    MultiCandidateBit,
+    NoisyBarkerBit,
+    ObjectivePerturbationRelease,
+    OutputPerturbationRelease,
+    PenaltyBit,
+    PosteriorDraw,
+    PureObjectivePerturbationRelease,
+    ZCDpEvent,
+)
 
 __all__ = [
+    "BarkerBit",
     "ComposedDpEvent",
+    "DirectionalBarkerBit",
     "DpEvent",
     "GaussianDpEvent",
+    "LangevinLastIterate",
+    "LogConcaveDraw",
+    "MinibatchBit",
+    "MultiCandidateBit",
     "NoOpDpEvent",
+    "NoisyBarkerBit",
     "NonPrivateDpEvent",
+    "ObjectivePerturbationRelease",
+    "OutputPerturbationRelease",
+    "PenaltyBit",
     "PoissonSampledDpEvent",
+    "PosteriorDraw",
+    "PureObjectivePerturbationRelease",
     "SelfComposedDpEvent",
     "TotalVariation",
+    "ZCDpEvent",
     "describe",
     "from_json",
     "register",
@@ -192,3 +221,5 @@ def _composed_words(event: ComposedDpEvent) -> str:
 
 
 register(ComposedDpEvent, _composed_words)
+for _cls, _phrase in WORDS.items():
+    register(_cls, _phrase)

@@ -61,7 +61,7 @@ def test_numpy_numbers_are_stored_as_plain_ones():
     "event",
     [
         dp_accounting.LaplaceDpEvent(1.0),
-        ComposedDpEvent([dp_accounting.ZCDpEvent(1.0)]),
+        ComposedDpEvent([dp_accounting.LaplaceDpEvent(1.0)]),
         GaussianDpEvent(math.inf),
         GaussianDpEvent(math.nan),
         GaussianDpEvent(True),
