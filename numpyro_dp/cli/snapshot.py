@@ -1,0 +1,98 @@
+"""One reading of a ledger: every figure of one output is about the same entries."""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from numpyro_dp.accounting import (
+    DEFAULT_DELTA,
+    Accountant,
+    Budget,
+    Entry,
+    Relation,
+    privacy_curve,
+)
+from numpyro_dp.accounting.advice import largest_left
+from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.errors import LedgerError
+
+__all__ = ["DELTAS", "Snapshot"]
+
+DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a ledger held at one moment.
+
+    Args:
+        path: the file.
+        budget: its budget, ``None`` without one.
+        relation: its neighbouring relation.
+        entries: its charges, in order.
+    """
+
+    path: Path
+    budget: Budget | None
+    relation: Relation
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Snapshot":
+        """Read the ledger at ``path``, whose digests are checked on the way.
+
+        Raises:
+            LedgerError: when there is no file, or one that is foreign or damaged.
+        """
+        # An accountant would make a new ledger where there is none.
+        if not Path(path).exists():
+            raise LedgerError(f"there is no ledger at {path}: check the path")
+        accountant = Accountant(path=path)
+        file = Path(path).absolute()
+        return cls(file, accountant.budget, accountant.relation, accountant.entries)
+
+    @property
+    def delta(self) -> float:
+        """The δ at which this ledger states ε."""
+        return DEFAULT_DELTA if self.budget is None else self.budget.delta
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What any of the charges depends on, once each."""
+        found = (entry.condition for entry in self.entries if entry.condition is not None)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def unstated(self) -> tuple[Entry, ...]:
+        """Charges for which this version has no privacy statement."""
+        return tuple(entry for entry in self.entries if not self._has_statement(entry.event))
+
+    def alone(self, entry: Entry) -> float:
+        """ε of one charge by itself; infinite when this version has no statement for it."""
+        return self._epsilon(entry.event, self.delta)
+
+    def total(self, delta: float) -> float:
+        """ε of all charges together at ``delta``, under their conditions if any."""
+        return self._epsilon(self._all(), delta)
+
+    def left(self) -> float:
+        """The largest ε whose Gaussian event still fits; infinite without a budget."""
+        if self.budget is None:
+            return math.inf
+        return 0.0 if self.unstated else largest_left(self._all(), self.budget, self.relation)
+
+    def _all(self) -> DpEvent:
+        return ComposedDpEvent([entry.event for entry in self.entries])
+
+    def _has_statement(self, event: DpEvent) -> bool:
+        try:
+            privacy_curve(event, self.relation)
+        except ValueError:
+            return False
+        return True
+
+    def _epsilon(self, event: DpEvent, delta: float) -> float:
+        if not self._has_statement(event):
+            return math.inf
+        return privacy_curve(event, self.relation).epsilon(delta)

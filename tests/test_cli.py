@@ -1,0 +1,202 @@
+"""The ledger from the shell: readable, read-only, and honest in its exit code."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+
+from numpyro_dp.accounting import Accountant, Budget
+from numpyro_dp.accounting.curve import privacy_curve
+from numpyro_dp.accounting.events import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    TotalVariation,
+    from_json,
+)
+from numpyro_dp.accounting.ledger import FileLedger
+from numpyro_dp.cli import main
+
+BUDGET = Budget(1.0, 1e-5)
+RUN = ComposedDpEvent(
+    [
+        SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(4.0)), 1000),
+        TotalVariation(1e-10),
+    ]
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    accountant = Accountant(BUDGET, path=tmp_path / "study.ledger")
+    accountant.charge(GaussianDpEvent(8.0), label="a first look at the mean of the survey")
+    accountant.charge(RUN, label="DPSGLD")
+    return accountant.path
+
+
+@pytest.fixture
+def call(capsys):
+    def run(*words):
+        code = main([str(word) for word in words])
+        return code, capsys.readouterr()
+
+    return run
+
+
+def columns(line):
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in line)
+    return len(line) + wide - sum(unicodedata.combining(c) > 0 for c in line)
+
+
+def test_show_fits_a_terminal_and_holds_every_charge(path, call):
+    code, shown = call("ledger", "show", path)
+    assert code == 0
+    assert shown.err == ""
+    lines = shown.out.splitlines()
+    assert max(map(columns, lines)) <= 80
+    total = Accountant(path=path).epsilon()
+    spent = next(line for line in lines if line.startswith("spent"))
+    assert total <= float(spent.split("ε = ")[1].split()[0]) <= total * 1.001
+    for words in (
+        "ε = 1 at δ = 1e-05",
+        "a first look at the",
+        "DPSGLD: 1000 ×",
+        "left",
+        "zero-out",
+    ):
+        assert words in shown.out
+
+
+def test_show_states_the_total_under_every_delta(path, call):
+    _, shown = call("ledger", "show", path)
+    words = " ".join(shown.out.split())
+    entries = [entry.event for entry in Accountant(path=path).entries]
+    curve = privacy_curve(ComposedDpEvent(entries))
+    for delta in (1e-4, 1e-6, 1e-9):
+        stated = float(words.split(f" at {delta:.0e}")[0].split()[-1])
+        assert curve.epsilon(delta) <= stated <= 1.002 * curve.epsilon(delta)
+
+
+def test_labels_cannot_steer_the_terminal(path, call):
+    Accountant(path=path).charge(GaussianDpEvent(50.0), label="\x1b[2Jgone\r\nledger ok")
+    _, shown = call("ledger", "show", path)
+    assert "\x1b" not in shown.out
+    assert "\r" not in shown.out
+    assert "\\x1b[2Jgone" in shown.out
+
+
+def test_an_empty_ledger_is_shown(tmp_path, call):
+    Accountant(path=tmp_path / "empty.ledger")
+    code, shown = call("ledger", "show", tmp_path / "empty.ledger")
+    assert code == 0
+    assert "nothing was charged" in shown.out
+
+
+def test_verify_passes_an_honest_ledger(path, call):
+    code, found = call("ledger", "verify", path)
+    assert (code, found.err) == (0, "")
+    assert "nothing is wrong" in found.out
+
+
+def test_verify_finds_an_overspent_budget(path, call):
+    # As a defective accountant might have done: admitted without a test.
+    FileLedger(path, None, "zero_out").append("slipped in", GaussianDpEvent(1.0), None, all)
+    code, found = call("ledger", "verify", path)
+    assert code == 1
+    assert "overspent" in found.out
+    assert call("ledger", "show", path)[0] == 0
+
+
+def test_verify_fails_a_budget_that_holds_only_on_a_condition(tmp_path, call):
+    accountant = Accountant(BUDGET, path=tmp_path / "c.ledger", allow_conditional=True)
+    accountant.charge(GaussianDpEvent(8.0), label="draw", condition="the draw is exact")
+    code, found = call("ledger", "verify", accountant.path)
+    assert code == 1
+    assert "the draw is exact" in found.out
+    _, exported = call("ledger", "export", "--json", accountant.path)
+    assert json.loads(exported.out)["epsilon"] == "inf"
+
+
+def test_verify_finds_a_release_without_statement(tmp_path, call):
+    accountant = Accountant(relation="replace_one", path=tmp_path / "r.ledger")
+    nested = PoissonSampledDpEvent(0.1, TotalVariation(1e-9))
+    FileLedger(accountant.path, None, "zero_out").append("odd", nested, None, lambda _: True)
+    code, found = call("ledger", "verify", accountant.path)
+    assert code == 1
+    assert "no privacy statement" in " ".join(found.out.split())
+    code, shown = call("ledger", "show", accountant.path)
+    assert code == 0
+    assert "ε = ∞" in shown.out
+
+
+def test_export_can_be_recomputed_by_a_stranger(path, call):
+    code, exported = call("ledger", "export", "--json", path)
+    tree = json.loads(exported.out)
+    assert code == 0
+    events = [from_json(json.dumps(entry["event"])) for entry in tree["entries"]]
+    curve = privacy_curve(ComposedDpEvent(events), tree["relation"])
+    assert curve.epsilon(tree["delta"]) == tree["epsilon"] <= tree["budget"]["epsilon"]
+    assert [entry["label"] for entry in tree["entries"]][1] == "DPSGLD"
+    assert 0 < tree["left"] < 1
+
+
+@pytest.mark.parametrize("command", [["show"], ["verify"], ["export", "--json"]], ids=str)
+@pytest.mark.parametrize("damage", ["missing", "foreign", "folder", "changed", "cut"])
+def test_what_is_no_sound_ledger_is_refused_untouched(path, tmp_path, call, command, damage):
+    target = path
+    if damage == "missing":
+        target = tmp_path / "absent.ledger"
+    elif damage == "foreign":
+        target = tmp_path / "notes.txt"
+        target.write_text("not a ledger, " * 50)
+    elif damage == "folder":
+        target = tmp_path
+    elif damage == "changed":
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE entries SET body = replace(body, '8.0', '9.0')")
+        connection.close()
+    else:
+        path.write_bytes(path.read_bytes()[:3000])
+    before = target.read_bytes() if target.is_file() else None
+    code, told = call("ledger", *command, target)
+    assert code == 2
+    assert told.out == ""
+    assert told.err.startswith("error: ")
+    assert (target.read_bytes() if target.is_file() else None) == before
+
+
+def test_reading_works_while_another_writes_and_changes_nothing(path, call):
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("INSERT INTO entries VALUES (3, 'half', 'written')")
+    before = path.read_bytes()
+    code, shown = call("ledger", "show", path)
+    assert code == 0
+    assert "half" not in shown.out
+    assert path.read_bytes() == before
+    writer.execute("ROLLBACK")
+    writer.close()
+    assert len(Accountant(path=path).entries) == 2
+
+
+@pytest.mark.parametrize("words", [[], ["ledger"], ["ledger", "spend", "x"], ["ledger", "export"]])
+def test_what_is_not_understood_exits_with_two(words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_the_shell_sees_text_and_exit_code_without_loading_jax(path):
+    code = "import sys, runpy; sys.argv[1:] = sys.argv[1:]\n"
+    code += "try: runpy.run_module('numpyro_dp', run_name='__main__')\n"
+    code += "except SystemExit as stop: assert 'jax' not in sys.modules; raise"
+    command = [sys.executable, "-c", code, "ledger", "verify", str(path)]
+    environment = {"PYTHONIOENCODING": "ascii", "PATH": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "nothing is wrong" in done.stdout
