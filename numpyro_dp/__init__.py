@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from numpyro_dp.diagnostics import AuditResult as AuditResult
     from numpyro_dp.diagnostics import audit as audit
     from numpyro_dp.diagnostics import from_numpyro as from_numpyro
+    from numpyro_dp.diagnostics.plots import plot_budget as plot_budget
+    from numpyro_dp.diagnostics.plots import plot_epsilon_by_step as plot_epsilon_by_step
+    from numpyro_dp.diagnostics.plots import plot_privacy_curve as plot_privacy_curve
     from numpyro_dp.errors import BudgetExceededError as BudgetExceededError
     from numpyro_dp.errors import LedgerError as LedgerError
     from numpyro_dp.errors import UnsupportedModelError as UnsupportedModelError
@@ -41,6 +44,9 @@ _HOME = {
     "calibrate": "accounting",
     "events": "accounting",
     "from_numpyro": "diagnostics",
+    "plot_budget": "diagnostics.plots",
+    "plot_epsilon_by_step": "diagnostics.plots",
+    "plot_privacy_curve": "diagnostics.plots",
     "public": "records",
 }
 
