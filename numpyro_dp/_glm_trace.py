@@ -1,0 +1,349 @@
+"""What the one observed site of a record is made of, traced without values.
+
+A linear predictor is found behind the distribution's parameter (``exp`` of it for a rate, the
+logistic function of it for a probability) and proved affine by dead-code elimination: the program
+of its gradient must not read the position.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.core import eval_jaxpr
+from jax.extend import core as jax_core
+from numpyro.primitives import Messenger
+
+from numpyro_dp._plate import RowRun, in_plate, run_whole, site_log_prob
+from numpyro_dp._programs import require_no_closure
+from numpyro_dp._prune import Pruned, prune, trace_program
+from numpyro_dp._structure import explained, key_struct, quoted
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model import PrivateModel
+
+__all__ = ["Anatomy", "OutcomeParts", "dissect", "flat_position", "prior_message", "prior_terms"]
+
+_FITS = "DPSGLD, which clips every record's gradient, fits any model"
+_RESHAPES = ("reshape", "broadcast_in_dim", "squeeze", "convert_element_type", "copy")
+_CALLS = ("jit", "pjit")
+
+
+class OutcomeParts(NamedTuple):
+    """One record's outcome: programs of the record's arrays, none of which reads the position.
+
+    ``row`` is the gradient of the predictor, ``offset`` the predictor at zero. ``trials`` is
+    ``None`` outside binomial outcomes and a program even where it is a constant.
+    """
+
+    row: Pruned
+    offset: Pruned
+    outcome: Pruned
+    trials: Pruned
+    kept: Pruned
+
+
+class Anatomy(NamedTuple):
+    """What :func:`dissect` finds: family, programs, and the constants of the observed site."""
+
+    site: str
+    family: str
+    parts: OutcomeParts
+    weight: float
+    noise_scale: float
+    trials: float | None
+
+
+class _Found(NamedTuple):
+    parameter: Any
+    outcome: Any
+    trials: Any
+    kept: Any
+    weight: Any
+    noise_scale: Any
+
+
+class _Family(NamedTuple):
+    """How a distribution holds its predictor: parameter, and the function in front of it."""
+
+    family: str
+    parameter: str
+    link: str | None
+
+
+_FAMILIES: Mapping[type, _Family] = {
+    dist.BernoulliLogits: _Family("bernoulli", "logits", None),
+    dist.BernoulliProbs: _Family("bernoulli", "probs", "logistic"),
+    dist.BinomialLogits: _Family("binomial", "logits", None),
+    dist.BinomialProbs: _Family("binomial", "probs", "logistic"),
+    dist.Poisson: _Family("poisson", "rate", "exp"),
+    dist.Normal: _Family("normal", "loc", None),
+}
+_LINK_REMEDY = {
+    "logistic": "give `logits=` (or `probs=jax.nn.sigmoid(...)`)",
+    "exp": "give the rate as `jnp.exp(...)`",
+}
+
+
+class _Overhear(Messenger):
+    """Keep what the named site of the private plate was sampled from."""
+
+    def __init__(self, site: str, plate: str) -> None:
+        super().__init__()
+        self.site, self.plate = site, plate
+        self.heard: dict[str, Any] = {}
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """Copy the site once every handler has had its say."""
+        if msg["type"] == "sample" and msg["name"] == self.site and in_plate(msg, self.plate):
+            self.heard = {"fn": msg["fn"], "value": msg["value"], "scale": msg["scale"]}
+
+
+def dissect(wall: PrivateModel) -> Anatomy:
+    """Find the linear predictor of the model's one outcome, or refuse by site and cause."""
+    site = _only_site(wall)
+    structure, layout = wall._parts.structure, wall._spec.layout
+    run = RowRun(wall._spec.model, wall.plate, wall.num_records, 0)
+    kinds: list[_Family] = []
+    unravel, struct = flat_position(wall)
+
+    def parts(position: Any, arrays: list[Any], key: jax.Array) -> _Found:
+        overhear = _Overhear(site, wall.plate)
+        with overhear:
+            run(wall.constrain(unravel(position)), layout.fill(arrays), key, 1)
+        family, found = _read(site, overhear.heard)
+        kinds.append(family)
+        return found
+
+    structs = [leaf.struct(1) for leaf in layout.arrays]
+    with explained(wall.plate):
+        program = trace_program(parts, struct, structs, key_struct())
+    family = kinds[-1]
+    wanted = {name: [k == i for k in range(6)] for i, name in enumerate(_Found._fields)}
+    pruned = {name: prune(program, mask) for name, mask in wanted.items()}
+    for name, what in _CONSTANTS.items():
+        _require_constant(site, what, pruned[name])
+    for name, what in _DATA_ONLY.items():
+        _require_no_position(site, what, pruned[name], structure.latents)
+    predictor = _predictor(site, family, program.closed)
+    row, offset = _affine(site, predictor, struct, structs)
+    programs = OutcomeParts(row, offset, pruned["outcome"], pruned["trials"], pruned["kept"])
+    for each in programs:
+        require_no_closure(each, layout, wall.num_records)
+    fixed = not any(pruned["trials"].used)
+    return Anatomy(
+        site=site,
+        family=family.family,
+        parts=programs,
+        weight=_constant(pruned["weight"]),
+        noise_scale=_constant(pruned["noise_scale"]),
+        trials=_constant(pruned["trials"]) if fixed else None,
+    )
+
+
+_CONSTANTS = {
+    "weight": "has a weight (`handlers.scale`) that depends on the parameters or on the record: "
+    "give it a public number",
+    "noise_scale": "has a noise scale that is not a known constant: fix it to a public number",
+}
+_DATA_ONLY = {
+    "outcome": "observes a value that depends on the parameters",
+    "trials": "has a number of trials that depends on the parameters",
+    "kept": "has a mask that depends on the parameters",
+}
+
+
+def flat_position(wall: PrivateModel) -> tuple[Callable[[Any], dict], jax.ShapeDtypeStruct]:
+    """How a flat unconstrained vector becomes a position, and its abstract shape."""
+    latents = wall._parts.structure.latents
+    names = sorted(latents)
+    sizes = [int(np.prod(latents[name].shape)) for name in names]
+    ends = np.cumsum(sizes).tolist()
+
+    def unravel(flat: Any) -> dict:
+        return {
+            name: flat[end - size : end].reshape(latents[name].shape).astype(latents[name].dtype)
+            for name, size, end in zip(names, sizes, ends, strict=True)
+        }
+
+    dtype = jnp.result_type(*(latents[name].dtype for name in names))
+    return unravel, jax.ShapeDtypeStruct((ends[-1],), dtype)
+
+
+def _only_site(wall: PrivateModel) -> str:
+    inside = [s for s in wall._parts.structure.sites if s.inside(wall.plate)]
+    sites = [s for s in inside if s.kind not in ("deterministic", "plate")]
+    for site in sites:
+        if site.kind == "factor":
+            raise UnsupportedModelError(
+                f"`numpyro.factor` site `{site.name}` in plate `{wall.plate}` is no likelihood "
+                "that is known to be convex: write it as a Bernoulli, binomial, Poisson or normal "
+                f"observation of a linear predictor; {_FITS}"
+            )
+        if site.kind == "discrete":
+            raise UnsupportedModelError(
+                f"discrete latent site `{site.name}` makes each record's likelihood a mixture, "
+                f"which is not log-concave: {_FITS}"
+            )
+    if len(sites) != 1:
+        raise UnsupportedModelError(
+            f"sites {quoted([s.name for s in sites])} all observe a record: a generalised linear "
+            f"model has one outcome; {_FITS}"
+        )
+    return sites[0].name
+
+
+def _read(site: str, heard: Mapping[str, Any]) -> tuple[_Family, _Found]:
+    fn, value, kept = heard["fn"], heard["value"], True
+    while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution | dist.Independent):
+        if isinstance(fn, dist.MaskedDistribution):
+            kept = jnp.logical_and(kept, fn._mask)
+        fn = fn.base_dist
+    family = _FAMILIES.get(type(fn))
+    if family is None:
+        raise UnsupportedModelError(
+            f"site `{site}` observes a {type(fn).__name__}: known as a generalised linear model "
+            "are Bernoulli, Binomial, Poisson and Normal (with a constant scale) of a linear "
+            f"predictor; {_FITS}"
+        )
+    parameter = getattr(fn, family.parameter)
+    trials = fn.total_count if family.family == "binomial" else 1
+    noise_scale = fn.scale if family.family == "normal" else 1
+    if any(jnp.size(each) != 1 for each in (parameter, value, trials, kept)):
+        raise UnsupportedModelError(
+            f"site `{site}` has several outcomes in one record: a generalised linear model has "
+            f"one; {_FITS}"
+        )
+    weight = 1.0 if heard["scale"] is None else heard["scale"]
+    found = _Found(parameter, value, trials, kept, weight, noise_scale)
+    return family, _Found(*(jnp.reshape(jnp.asarray(each), ()) for each in found))
+
+
+def _require_constant(site: str, what: str, pruned: Pruned) -> None:
+    if any(pruned.used):
+        raise UnsupportedModelError(f"site `{site}` {what}; {_FITS}")
+
+
+def _require_no_position(site: str, what: str, pruned: Pruned, latents: Mapping) -> None:
+    if pruned.used[0] or pruned.used[-1]:
+        raise UnsupportedModelError(f"site `{site}` {what} ({quoted(sorted(latents))}): {_FITS}")
+
+
+def _constant(pruned: Pruned) -> float:
+    return float(pruned([])[0])
+
+
+Predictor = Callable[[Any, Sequence[Any], Any], Any]
+
+
+def _predictor(site: str, family: _Family, closed: jax_core.ClosedJaxpr) -> Predictor:
+    """The linear predictor as a function of flat position, arrays and key."""
+    found = (
+        partial(_evaluate, closed.jaxpr, closed.consts, closed.jaxpr.outvars[:1])
+        if family.link is None
+        else _behind(family.link, closed.jaxpr, closed.consts, closed.jaxpr.outvars[0])
+    )
+    if found is None:
+        raise UnsupportedModelError(
+            f"site `{site}`: no linear predictor is found behind its `{family.parameter}`: "
+            f"{_LINK_REMEDY[family.link or '']} of a linear predictor; {_FITS}"
+        )
+
+    def predictor(position: Any, arrays: Sequence[Any], key: Any) -> Any:
+        return jnp.reshape(found(position, *arrays, key)[0], ())
+
+    return predictor
+
+
+def _evaluate(jaxpr: Any, consts: Sequence[Any], outvars: Sequence[Any], *inputs: Any) -> list[Any]:
+    names = jaxpr.debug_info.with_unknown_names()
+    return eval_jaxpr(jaxpr.replace(outvars=list(outvars), debug_info=names), consts, *inputs)
+
+
+def _behind(
+    link: str, jaxpr: Any, consts: Sequence[Any], wanted: Any
+) -> Callable[..., list[Any]] | None:
+    """What the primitive ``link`` was applied to, to give the single number ``wanted``."""
+    producers = {out: equation for equation in jaxpr.eqns for out in equation.outvars}
+    equation = None if isinstance(wanted, jax_core.Literal) else producers.get(wanted)
+    if equation is None:
+        return None
+    name = equation.primitive.name
+    if name == link:
+        return partial(_evaluate, jaxpr, consts, equation.invars[:1])
+    if name in _RESHAPES and equation.invars[0].aval.size == 1:
+        return _behind(link, jaxpr, consts, equation.invars[0])
+    if name not in _CALLS:
+        return None
+    inner = equation.params["jaxpr"]
+    place = equation.outvars.index(wanted)
+    inside = _behind(link, inner.jaxpr, inner.consts, inner.jaxpr.outvars[place])
+    if inside is None:
+        return None
+    arguments = partial(_evaluate, jaxpr, consts, equation.invars)
+    return lambda *inputs: inside(*arguments(*inputs))
+
+
+def _affine(
+    site: str, predictor: Predictor, struct: jax.ShapeDtypeStruct, structs: Sequence[Any]
+) -> tuple[Pruned, Pruned]:
+    """Programs of the row and the offset; the first must not read the position."""
+    with explained():
+        gradient = trace_program(jax.grad(predictor), struct, list(structs), key_struct())
+        at_zero = trace_program(
+            lambda position, arrays, key: predictor(jnp.zeros_like(position), arrays, key),
+            struct,
+            list(structs),
+            key_struct(),
+        )
+    row, offset = prune(gradient, [True]), prune(at_zero, [True])
+    if row.used[0] or row.used[-1] or offset.used[-1]:
+        raise UnsupportedModelError(
+            f"the predictor of site `{site}` is not provably linear in the unconstrained "
+            "parameters: products of parameters, constrained coefficients, non-linear functions "
+            f"and clipped predictors are not; {_FITS}"
+        )
+    return row, offset
+
+
+def prior_terms(wall: PrivateModel) -> Callable[[Any], dict[str, Any]]:
+    """Log prior of each site outside the plate at a flat position, every one quadratic in it.
+
+    Raises:
+        UnsupportedModelError: naming the first site whose curvature is not provably constant.
+    """
+    unravel, struct = flat_position(wall)
+    layout = wall._spec.layout
+
+    def terms(position: Any, arrays: list[Any], key: jax.Array) -> dict[str, Any]:
+        arguments = layout.fill(arrays)
+        trace, _ = run_whole(wall._spec.model, arguments, key, unconstrained=unravel(position))
+        samples = {name: site for name, site in trace.items() if site["type"] == "sample"}
+        return {n: site_log_prob(s) for n, s in samples.items() if not in_plate(s, wall.plate)}
+
+    structs = [leaf.struct(wall.num_records) for leaf in layout.arrays]
+    # NumPyro's check that a value is finite reads it, and a position always is.
+    with explained(), dist.distribution.validation_enabled(False):
+        program = trace_program(terms, struct, structs, key_struct())
+        curvature = trace_program(jax.hessian(terms), struct, structs, key_struct())
+    names = sorted(program.out)
+    for k, name in enumerate(names):
+        if any(prune(curvature, [j == k for j in range(len(names))]).used):
+            raise UnsupportedModelError(prior_message(wall, name))
+    # The wall has shown that no record reaches these.
+    pruned = prune(program, [True] * len(names))
+    return lambda position: dict(zip(names, pruned([position]), strict=True))
+
+
+def prior_message(wall: PrivateModel, name: str) -> str:
+    """Why the prior of a site is refused, and what would fit."""
+    support = wall._parts.structure.latents.get(name)
+    kind = "factor" if support is None else "prior"
+    return (
+        f"the {kind} of site `{name}` has no constant curvature in unconstrained coordinates: "
+        "this needs normal (or flat) priors with constant mean and scale on unconstrained "
+        "parameters; Student-t and Cauchy priors, horseshoes, scale parameters and hierarchies "
+        f"are none; {_FITS}"
+    )

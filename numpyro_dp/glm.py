@@ -1,0 +1,282 @@
+"""Generalised linear models, recognised: a convex loss of a provably linear predictor.
+
+Some guarantees need more than independent records: a bound on every record's gradient that no
+clipping of gradients could give (clipping them makes the loss non-convex), and a prior whose
+curvature is known. Both are facts about the model's program, and proved on it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from numpyro_dp._additive import _compile as quickly_compiled
+from numpyro_dp._glm_loss import Loss, Row, bounded_loss
+from numpyro_dp._glm_trace import OutcomeParts, dissect, flat_position, prior_message, prior_terms
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model import PrivateModel
+
+__all__ = ["GLM", "GaussianPrior", "Loss", "Row", "gaussian_prior", "prior_curvature", "recognise"]
+
+_POINTS = 4
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class GLM:
+    """A model whose every record is a convex loss of one linear predictor; made by `recognise`.
+
+    Args:
+        wall: the model.
+        site: the observed site.
+        family: ``"bernoulli"``, ``"binomial"``, ``"poisson"`` or ``"normal"``.
+        raw_loss: the loss as the model has it, perhaps without bounds; see :meth:`loss`.
+        fixed_trials: whether the number of trials is a constant of the model.
+
+    Privacy:
+        A row is a function of one record; it never depends on the position. Whatever is computed
+        from rows and a loss alone is bounded by the loss's derivatives, whether or not the model
+        was understood rightly: that ``-loss`` is the model's log likelihood is checked on made-up
+        records, for the sake of correctness only.
+    """
+
+    wall: PrivateModel
+    site: str = field(compare=False)
+    family: str = field(compare=False)
+    raw_loss: Loss = field(compare=False)
+    fixed_trials: bool = field(compare=False)
+    _parts: OutcomeParts = field(compare=False, repr=False)
+
+    @property
+    def dim(self) -> int:
+        """Number of unconstrained coordinates."""
+        return flat_position(self.wall)[1].shape[0]
+
+    def row(self, record: Sequence[Array]) -> Row:
+        """What the model makes of one record (arrays with a leading axis of 1).
+
+        A masked record, or one of which any number is not finite, becomes a zero row that
+        contributes nothing.
+        """
+        inputs = [None, *record, None]
+        x, offset, outcome, trials, kept = (part(inputs)[0] for part in self._parts)
+        dtype = flat_position(self.wall)[1].dtype
+        x, offset, outcome, trials = (
+            jnp.asarray(each).astype(dtype) for each in (x, offset, outcome, trials)
+        )
+        finite = jnp.all(jnp.isfinite(x)) & jnp.isfinite(offset + outcome + trials)
+        kept = jnp.asarray(kept, bool) & finite
+        # The selection comes before any product: 0 * NaN is NaN.
+        return Row(*(jnp.where(kept, each, 0) for each in (x, offset, outcome, trials)), kept)
+
+    def clipped(self, record: Sequence[Array], row_norm: float) -> Row:
+        """:meth:`row` with ``x`` projected to Euclidean norm at most ``row_norm``.
+
+        The intercept is a column of ``x`` like any other. The offset stays as it is: it shifts
+        the predictor and enters no derivative bound.
+        """
+        row = self.row(record)
+        largest = jnp.max(jnp.abs(row.x))
+        # Scaled first: a square may overflow where the row does not.
+        unit = row.x / jnp.where(largest > 0, largest, 1)
+        norm = largest * jnp.sqrt(jnp.sum(unit**2))
+        # A few units in the last place below, so that rounding cannot end above the bound.
+        inside = row_norm * (1 - (self.dim + 16) * float(jnp.finfo(row.x.dtype).eps))
+        return row._replace(x=jnp.where(norm > inside, unit * (inside * largest / norm), row.x))
+
+    def rows(self, records: Sequence[Array], row_norm: float | None = None) -> Row:
+        """Rows of all records at once, projected when ``row_norm`` is given."""
+        one = self.row if row_norm is None else partial(self.clipped, row_norm=row_norm)
+        return jax.vmap(one)([leaf[:, None] for leaf in records])
+
+    def loss(
+        self,
+        *,
+        huber: float | None = None,
+        max_trials: int | None = None,
+        predictor_bounds: tuple[float, float] | None = None,
+        max_count: float | None = None,
+    ) -> Loss:
+        """The loss with bounded derivatives; Bernoulli outcomes need no option.
+
+        Args:
+            huber: for normal outcomes, the residual in standard deviations past which the loss
+                becomes linear (a Huber loss).
+            max_trials: for binomial outcomes with a number of trials in each record, a public
+                bound on it; larger ones are cut to it.
+            predictor_bounds: for Poisson outcomes, the log rates past which the loss becomes
+                linear.
+            max_count: for Poisson outcomes, a public bound on the count; larger ones are cut to
+                it.
+
+        Raises:
+            UnsupportedModelError: when an option that the family needs is missing.
+        """
+        return bounded_loss(
+            self.site,
+            self.raw_loss,
+            self.fixed_trials,
+            huber=huber,
+            max_trials=max_trials,
+            predictor_bounds=predictor_bounds,
+            max_count=max_count,
+        )
+
+
+@lru_cache(maxsize=64)
+def recognise(wall: PrivateModel) -> GLM:
+    """Prove that a model is a generalised linear one.
+
+    Args:
+        wall: the model, split.
+
+    Returns:
+        The linear predictor and the loss of its one outcome.
+
+    Raises:
+        UnsupportedModelError: naming the site and the condition that fails: one outcome in the
+            private plate, Bernoulli, binomial, Poisson or normal with a constant scale, whose
+            predictor is affine in the unconstrained parameters (the program of its gradient, after
+            dead-code elimination, reads no parameter).
+
+    Privacy:
+        No value of any record is looked at.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from numpyro_dp.model import PrivateModel
+        >>> def model(x, y):
+        ...     w = numpyro.sample("w", dist.Normal(0, 2).expand([2]).to_event(1))
+        ...     with numpyro.plate("people", x.shape[0]):
+        ...         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+        >>> wall = PrivateModel(model, (jnp.ones((5, 2)), jnp.ones(5, int)))
+        >>> glm = recognise(wall)
+        >>> glm.family, glm.loss().lipschitz, glm.loss().smoothness, prior_curvature(wall)
+        ('bernoulli', 1.0, 0.25, (0.25, 0.25))
+    """
+    found = dissect(wall)
+    loss = Loss(
+        family=found.family,
+        weight=found.weight,
+        noise_scale=found.noise_scale,
+        max_trials=math.inf if found.trials is None else found.trials,
+    )
+    if not (loss.weight > 0 and loss.noise_scale > 0):
+        raise UnsupportedModelError(
+            f"site `{found.site}` has a weight or a noise scale that is not positive: such a "
+            "likelihood is not log-concave"
+        )
+    glm = GLM(wall, found.site, found.family, loss, found.trials is not None, found.parts)
+    _require_same_likelihood(glm)
+    return glm
+
+
+def _require_same_likelihood(glm: GLM) -> None:
+    """Compare differences of loss and log likelihood on made-up records and positions."""
+    unravel, struct = flat_position(glm.wall)
+
+    def compare(key: Array) -> tuple[Array, Array]:
+        position_key, record_key = jax.random.split(key)
+        record = glm.wall.dummy_records(record_key, 1)
+        row = glm.row(record)
+        here, there = jax.random.normal(position_key, (2, *struct.shape), struct.dtype)
+
+        def both(z: Array) -> tuple[Array, Array]:
+            loss = glm.raw_loss.value(row.x @ z + row.offset, row)
+            return -loss, glm.wall.record_log_likelihood(unravel(z), record)
+
+        (loss, model), (other_loss, other_model) = both(here), both(there)
+        return loss - other_loss, model - other_model
+
+    compiled = quickly_compiled(lambda key: jax.vmap(compare)(jax.random.split(key, _POINTS)))
+    ours, models = compiled(jax.random.key(0))
+    if not np.allclose(ours, models, rtol=_TOLERANCE, atol=_TOLERANCE):
+        raise UnsupportedModelError(
+            f"the likelihood of site `{glm.site}` is not that of its linear predictor on made-up "
+            "records: step functions and stopped gradients look linear to a derivative; use "
+            "DPSGLD"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianPrior:
+    """A prior whose log density is ``-z'Pz/2 + b'z`` in the flat unconstrained position.
+
+    Args:
+        precision: P, shape (dim, dim); zero where the prior is flat.
+        linear: b, shape (dim,).
+        least: a lower bound on P's smallest eigenvalue, at least 0.
+        most: an upper bound on P's largest.
+    """
+
+    precision: np.ndarray
+    linear: np.ndarray
+    least: float
+    most: float
+
+    def gradient(self, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """Gradient of the log prior."""
+        precision = jnp.asarray(self.precision, z.dtype)
+        return jnp.asarray(self.linear, z.dtype) - precision @ z
+
+
+@lru_cache(maxsize=64)
+def gaussian_prior(wall: PrivateModel) -> GaussianPrior:
+    """The prior in unconstrained coordinates, Jacobians included, when it is Gaussian or flat.
+
+    Args:
+        wall: the model, split.
+
+    Raises:
+        UnsupportedModelError: naming a site whose log density has no constant, non-positive
+            curvature.
+
+    Privacy:
+        No record is looked at. The quadratic itself, not the model's prior, is what a kernel
+        samples from: a guarantee that rests on its curvature holds in any case.
+    """
+    terms, (_, struct) = prior_terms(wall), flat_position(wall)
+    zero = jnp.zeros(struct.shape, struct.dtype)
+    values, slopes, curvatures = jax.jit(
+        lambda z: (terms(z), jax.jacrev(terms)(z), jax.hessian(terms)(z))
+    )(zero)
+    points = 3 * jax.random.normal(jax.random.key(0), (_POINTS, *struct.shape), struct.dtype)
+    seen = jax.jit(jax.vmap(terms))(points)
+    for name in values:
+        quadratic = [values[name] + slopes[name] @ z + z @ curvatures[name] @ z / 2 for z in points]
+        if not np.allclose(seen[name], quadratic, rtol=_TOLERANCE, atol=_TOLERANCE):
+            raise UnsupportedModelError(prior_message(wall, name))
+    total = -sum((np.asarray(c, float) for c in curvatures.values()), np.zeros((zero.size,) * 2))
+    precision = (total + total.T) / 2
+    linear = sum((np.asarray(s, float) for s in slopes.values()), np.zeros(zero.size))
+    diagonal = np.count_nonzero(precision) == np.count_nonzero(np.diag(precision))
+    eigenvalues = np.sort(np.diag(precision)) if diagonal else np.linalg.eigvalsh(precision)
+    # What the decomposition may be off by, far above LAPACK's backward error.
+    slack = 0.0 if diagonal else 1e-12 * zero.size * float(np.abs(eigenvalues).max())
+    least, most = float(eigenvalues[0]), float(eigenvalues[-1])
+    if least < -slack - 1e-6 * abs(most):
+        raise UnsupportedModelError(
+            "the prior is not log-concave: a factor outside the plate curves upwards; take it out"
+        )
+    return GaussianPrior(precision, linear, max(least - slack, 0.0), max(most, 0.0) + slack)
+
+
+def prior_curvature(wall: PrivateModel) -> tuple[float, float]:
+    """Bounds (m, M) on the curvature of ``-log prior`` in unconstrained coordinates.
+
+    Args:
+        wall: the model, split.
+
+    Returns:
+        m, rounded down (0 for a prior that is flat in some direction), and M, rounded up.
+
+    Raises:
+        UnsupportedModelError: when the curvature is not provably constant, naming the site.
+    """
+    prior = gaussian_prior(wall)
+    return prior.least, prior.most
