@@ -24,6 +24,7 @@ from numpyro_dp.accounting.events import (
     TotalVariation,
 )
 from numpyro_dp.mechanisms._checks import checked_noise, checked_shape
+from numpyro_dp.mechanisms.blocks import block
 from numpyro_dp.mechanisms.clip import integer_sum
 from numpyro_dp.mechanisms.lattice import (
     Bound,
@@ -348,7 +349,7 @@ class PrivateSum:
             batch = jnp.pad(batch[0], padding), jnp.pad(batch[1], padding)
 
         def one_block(number: int | Int32[Array, ""]) -> Array:
-            leaves, rows, mask = _block(records, batch, number, size, self.num_records)
+            leaves, rows, mask = block(records, batch, number, size, self.num_records)
             return block_sum(jax.vmap(vector)(leaves), rows, mask)
 
         if blocks == 1:
@@ -360,26 +361,6 @@ class PrivateSum:
         like = jax.eval_shape(one_block, 0)
         numbers = jnp.arange(blocks, dtype=jnp.int32)
         return lax.scan(add, jnp.zeros(like.shape, like.dtype), numbers)[0]
-
-
-def _block(
-    records: list[Array],
-    batch: tuple[Int32[Array, " places"], Bool[Array, " places"]] | None,
-    number: int | Int32[Array, ""],
-    size: int,
-    num_records: int,
-) -> tuple[list[Array], Int32[Array, " rows"], Bool[Array, " rows"]]:
-    """Records of block ``number`` (each with leading axis 1), their row numbers and mask."""
-    if batch is not None:
-        rows = lax.dynamic_slice_in_dim(batch[0], number * size, size)
-        mask = lax.dynamic_slice_in_dim(batch[1], number * size, size)
-        return [leaf[rows][:, None] for leaf in records], rows, mask
-    # The last block reaches back over rows already summed, which are masked: padding would copy
-    # the data.
-    start = jnp.minimum(number * size, num_records - size)
-    rows = start + jnp.arange(size, dtype=jnp.int32)
-    leaves = [lax.dynamic_slice_in_dim(leaf, start, size)[:, None] for leaf in records]
-    return leaves, rows, rows >= number * size
 
 
 def _float_sum(

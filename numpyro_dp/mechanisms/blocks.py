@@ -1,0 +1,53 @@
+"""The records of one block of a batch, fetched by row number or in order."""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Int32
+
+__all__ = ["block"]
+
+# Bytes: of a line of cache, and of data past which rows are mostly not in it.
+_CACHE_LINE = 64
+_OUT_OF_CACHE = 1 << 24
+# The rest of a longer row is fetched ahead by the processor itself.
+_LINES = 4
+
+
+def block(
+    records: list[Array],
+    batch: tuple[Int32[Array, " places"], Bool[Array, " places"]] | None,
+    number: int | Int32[Array, ""],
+    size: int,
+    num_records: int,
+) -> tuple[list[Array], Int32[Array, " rows"], Bool[Array, " rows"]]:
+    """Records of block ``number`` (each with leading axis 1), their row numbers and mask."""
+    if batch is not None:
+        rows = lax.dynamic_slice_in_dim(batch[0], number * size, size)
+        mask = lax.dynamic_slice_in_dim(batch[1], number * size, size)
+        rows = _fetched(records, rows)
+        return [leaf[rows][:, None] for leaf in records], rows, mask
+    # The last block reaches back over rows already summed, which are masked: padding would copy
+    # the data.
+    start = jnp.minimum(number * size, num_records - size)
+    rows = start + jnp.arange(size, dtype=jnp.int32)
+    leaves = [lax.dynamic_slice_in_dim(leaf, start, size)[:, None] for leaf in records]
+    return leaves, rows, rows >= number * size
+
+
+def _fetched(records: list[Array], rows: Int32[Array, " rows"]) -> Int32[Array, " rows"]:
+    """``rows``, unchanged, once a load for each cache line of those rows is under way.
+
+    In data far larger than the cache a gather waits for memory at every row. These loads depend on
+    nothing, so the processor has many of them in flight at a time.
+    """
+    loaded = jnp.zeros(rows.shape, jnp.uint32)
+    for leaf in records:
+        if leaf.nbytes < _OUT_OF_CACHE or leaf.dtype.itemsize != 4:
+            continue
+        flat = leaf.reshape(leaf.shape[0], -1)
+        width = min(flat.shape[1], _LINES * _CACHE_LINE // 4)
+        places = jnp.arange(0, width, _CACHE_LINE // 4, dtype=jnp.int32)
+        loaded |= lax.bitcast_convert_type(flat[rows[:, None], places], jnp.uint32).max(axis=1)
+    # The complement of 31 bits is negative and every row number is not: the maximum is the row,
+    # whatever was loaded, and the compiler cannot drop the loads.
+    return lax.optimization_barrier(jnp.maximum(rows, ~(loaded >> 1).astype(jnp.int32)))
