@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,8 +9,9 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Float, Int
 
-from numpyro_dp import _validate
 from numpyro_dp.mcmc.gradient import GradientKernel
+from numpyro_dp.mcmc.noisy_sum import StepSize, step_at
+from numpyro_dp.mcmc.notes import raised_temperature
 
 __all__ = ["DPSGLD", "SGLDState"]
 
@@ -34,7 +33,7 @@ class SGLDState(NamedTuple):
 class Langevin:
     """θ ← θ + (η/2)·gradient + fresh noise, the privacy noise counted into the Langevin noise."""
 
-    step_size: float | Callable[[Any], Any]
+    step_size: StepSize
     temperature: float
 
     def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> SGLDState:
@@ -46,11 +45,10 @@ class Langevin:
         state: SGLDState,
         position: Float[Array, " dim"],
         gradient: Float[Array, " dim"],
-        gradient_sd: float | Float[Array, ""],
+        gradient_sd: float | Float[Array, "*dim"],
         metric: Float[Array, " dim"] | float,
     ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
-        step = self.step_size(state.i) if callable(self.step_size) else self.step_size
-        step = jnp.asarray(step, position.dtype)
+        step = step_at(self.step_size, state.i, position.dtype)
         missing = jnp.maximum(self.temperature * step - (step * gradient_sd / 2) ** 2, 0)
         # Public randomness: it completes the Langevin noise and protects nothing.
         fresh = jnp.sqrt(missing * metric) * random.normal(key, position.shape, position.dtype)
@@ -59,16 +57,12 @@ class Langevin:
     def notes(self, gradient_sd: float) -> tuple[str, ...]:
         if callable(self.step_size) or gradient_sd == 0:
             return ()
-        reached = self.step_size * gradient_sd**2 / 4
-        if reached <= self.temperature:
-            return ()
         free = 4 * self.temperature / gradient_sd**2
-        return (
-            f"The privacy noise exceeds the Langevin noise of this step size: the draws are at "
-            f"temperature {reached:.3g} instead of {self.temperature:g} and spread too widely by "
-            f"a factor {math.sqrt(reached / self.temperature):.3g}. A step_size of at most "
-            f"{free:.3g} would be free of this.",
-        )
+        reached = self.step_size * gradient_sd**2 / 4
+        return raised_temperature(reached, self.temperature, f"A step_size of at most {free:.3g}")
+
+    def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
+        return jnp.minimum(step_at(self.step_size, step, jnp.float32) / (2 * variance), 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,7 +78,10 @@ class DPSGLD(GradientKernel):
     :param step_size: η, in units of squared unconstrained parameter; a number, or a schedule: a
         callable of the step counter, such as :class:`~numpyro_dp.PolynomialStepSize` or those of
         optax.
-    :param clip_norm: L2 bound C on one record's gradient over the whole unconstrained vector.
+    :param clip_norm: L2 bound C on one record's gradient over the whole unconstrained vector; or a
+        dict with one bound C_k for every site, for sites whose gradients are of different sizes:
+        the gradient with each site's part divided by its C_k is clipped to norm 1, and the noise
+        of a site is ∝ its C_k. ``noise_multiplier`` is then relative to that joint norm of 1.
     :param batch_size: *expected* size of a Poisson batch; or
     :param sampling_rate: inclusion probability q of a record, in (0, 1]. Neither: full batches.
     :param privacy: :class:`~numpyro_dp.Budget` of one complete run (warm-up and samples, all
@@ -144,15 +141,6 @@ class DPSGLD(GradientKernel):
         >>> mcmc.privacy.epsilon <= 1.0
         True
     """
-
-    step_size: float | Callable[[Any], Any]
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not callable(self.step_size):
-            _validate.positive("step_size", self.step_size)
-        _validate.positive("temperature", self.temperature)
 
     def integrator(self) -> Langevin:
         step = self.step_size if callable(self.step_size) else float(self.step_size)

@@ -1,0 +1,221 @@
+"""The noisy-gradient engine that the stochastic-gradient kernels share.
+
+A step is: private sum of clipped record gradients → estimate of the posterior gradient →
+integrator. Only the integrator differs between DP-SGLD and its relatives; it sees released
+values and the public scale of their noise, never a record.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
+from numpyro_dp.mechanisms import PrivateSum
+
+__all__ = ["BoundGradientKernel", "BoundSumKernel", "Integrator", "StepSize", "step_at"]
+
+_LATTICE_ARITHMETIC = (
+    "integer record contributions, exact integer sum, floored Gaussian noise from an exact table "
+    "on the same integers"
+)
+_ROW_BY_ROW = (
+    "; records computed one at a time, and taken to be computed alike by the programs for N and "
+    "N + 1 records"
+)
+StepSize = float | Callable[[Any], Any]
+
+
+class Integrator(Protocol):
+    """How a released gradient moves a position: frozen, hashable by value, sees no record."""
+
+    @property
+    def step_size(self) -> StepSize:
+        """η, or a schedule of it."""
+        ...
+
+    def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> Any:
+        """The first state of a chain, with whatever else the integrator carries."""
+        ...
+
+    def step(
+        self,
+        key: Any,
+        state: Any,
+        position: Float[Array, " dim"],
+        gradient: Float[Array, " dim"],
+        gradient_sd: float | Float[Array, "*dim"],
+        metric: Float[Array, " dim"] | float,
+    ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
+        """The next position, and the state fields that change with it.
+
+        ``gradient`` estimates the gradient of the (tempered) log posterior density. Multiplied by
+        the root of ``metric``, the public preconditioner, its privacy noise has standard deviation
+        ``gradient_sd``, one for each coordinate or the same for all.
+        """
+        ...
+
+    def notes(self, gradient_sd: float) -> tuple[str, ...]:
+        """What a report should say of draws made at this noise."""
+        ...
+
+    def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
+        """Share of a relaxation time that one step is, where the target has this variance.
+
+        All in coordinates multiplied by the root of the inverse preconditioner.
+        """
+        ...
+
+
+def step_at(step_size: StepSize, step: Any, dtype: Any) -> Float[Array, ""]:
+    """η of a step, whether it is a number or a schedule."""
+    return jnp.asarray(step_size(step) if callable(step_size) else step_size, dtype)
+
+
+@dataclass(frozen=True)
+class BoundSumKernel(BoundKernel):
+    """A kernel that releases one noisy sum a step, its noise, room and lattice fixed.
+
+    :param spread: noise of each coordinate of the gradient (times the root of ``metric``), in
+        units of the noise of the clipped sum: one number, or one for each coordinate.
+    """
+
+    private_sum: PrivateSum
+    integrator: Integrator
+    likelihood_power: float
+    metric: tuple[float, ...] | None = None
+    spread: float | tuple[float, ...] = 1.0
+
+    summands: ClassVar[str] = "clipped per-record gradients"
+
+    @property
+    def gradient_sd(self) -> float:
+        """Standard deviation of the privacy noise in a coordinate of the released gradient.
+
+        Under a noise schedule or several clip norms, the largest.
+        """
+        mechanism = self.private_sum
+        loudest = max(mechanism.schedule or (mechanism.noise_multiplier,))
+        return self._scaled(loudest * mechanism.clip_norm) if mechanism.is_private else 0.0
+
+    def _scaled(self, noise_sd: Any) -> Any:
+        one = self.likelihood_power * noise_sd / self.private_sum.sampling_rate
+        return one * float(np.max(self.spread))
+
+    def gradient_noise(self, step: Any) -> Any:
+        """Standard deviation of a step's privacy noise, in each coordinate if they differ."""
+        loudest = self._scaled(self.private_sum.noise_sd(step))
+        if not isinstance(self.spread, tuple):
+            return loudest
+        return loudest * jnp.asarray(self.spread, jnp.float32) / max(self.spread)
+
+    def diagonal(self, dtype: Any) -> Any:
+        """The preconditioner as an array, or 1."""
+        return 1.0 if self.metric is None else jnp.asarray(self.metric, dtype)
+
+    @abstractmethod
+    def record_vector(self, z: dict) -> Callable[[list[Array]], Float[Array, " entries"]]:
+        """What one record adds to the released sum at a position."""
+
+    def release(self, key: Any, z: dict, records: list, step: Any) -> Float[Array, " entries"]:
+        """The noisy sum of one step: all that leaves the wall."""
+        released = self.private_sum.release(key, self.record_vector(z), records, step)
+        return released.astype(ravel_pytree(z)[0].dtype)
+
+    def posterior_gradient(self, z: dict, likelihood: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """Gradient of the (tempered) log posterior, from the released one of the likelihood."""
+        position, unravel = ravel_pytree(z)
+        prior = jax.grad(lambda position: self.wall.log_prior(unravel(position)))(position)
+        return prior + self.likelihood_power * likelihood
+
+    def record_gradient(self, z: dict) -> Callable[[list[Array]], Float[Array, " dim"]]:
+        """Gradient of one record's log likelihood at a position."""
+        position, unravel = ravel_pytree(z)
+
+        def gradient(record: list[Array]) -> Float[Array, " dim"]:
+            def term(position: Float[Array, " dim"]) -> Float[Array, ""]:
+                return self.wall.record_log_likelihood(unravel(position), record)
+
+            return jax.grad(term)(position)
+
+        return gradient
+
+    def start(self, rng_key: Any, z: dict) -> Any:
+        return self.integrator.start(rng_key, z, ravel_pytree(z)[0])
+
+    def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
+        return self.private_sum.event(num_steps, start=start, num_chains=num_chains)
+
+    def facts(self) -> RunFacts:
+        mechanism = self.private_sum
+        notes = self.integrator.notes(self.gradient_sd)
+        if self.likelihood_power != 1:
+            notes += (
+                f"The likelihood was raised to the power {self.likelihood_power:g}: these are "
+                "draws from a tempered posterior.",
+            )
+        if not mechanism.is_private:
+            notes += ("Clipping and noise were switched off: nothing here is private.",)
+        full = mechanism.sampling_rate == 1
+        return RunFacts(
+            mechanism=(
+                f"Gaussian mechanism on the sum of {self.summands}"
+                if mechanism.is_private
+                else "none: un-noised, unclipped gradients"
+            ),
+            sampler=(
+                "every record in every step"
+                if full
+                else f"Poisson sampling, rate {mechanism.sampling_rate:.6g}, a fresh draw for each "
+                "step and chain"
+            ),
+            sampling_rate=mechanism.sampling_rate,
+            clip_norm=mechanism.clip_norm,
+            noise_multiplier=_noise_in_words(mechanism),
+            overflow_delta=mechanism.tv_per_step,
+            released=("the position after every step (warm-up included) and its step counter",),
+            arithmetic=(
+                _LATTICE_ARITHMETIC + (_ROW_BY_ROW if mechanism.max_records is not None else "")
+                if mechanism.is_private
+                else "floating point"
+            ),
+            notes=notes,
+        )
+
+
+@dataclass(frozen=True)
+class BoundGradientKernel(BoundSumKernel):
+    """A kernel whose released sum is the gradient alone."""
+
+    def record_vector(self, z: dict) -> Callable[[list[Array]], Float[Array, " dim"]]:
+        return self.record_gradient(z)
+
+    def advance(self, key: Any, state: Any, records: list) -> Any:
+        position, unravel = ravel_pytree(state.z)
+        release_key, integrator_key = random.split(key)
+        released = self.release(release_key, state.z, records, state.i)
+        position, moved = self.integrator.step(
+            integrator_key,
+            state,
+            position,
+            self.posterior_gradient(state.z, released),
+            self.gradient_noise(state.i),
+            self.diagonal(position.dtype),
+        )
+        return state._replace(z=unravel(position), **moved)
+
+
+def _noise_in_words(mechanism: PrivateSum) -> float | str:
+    if mechanism.schedule is None:
+        return mechanism.noise_multiplier
+    return f"{min(mechanism.schedule):.4g} to {max(mechanism.schedule):.4g}, by a schedule"

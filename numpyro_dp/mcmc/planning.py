@@ -1,0 +1,66 @@
+"""The private sum of a run: its noise as given, or calibrated to a budget."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.mechanisms import PrivateSum
+
+__all__ = ["planned_sum"]
+
+
+@lru_cache(maxsize=64)
+def planned_sum(
+    *,
+    num_steps: int,
+    delta: float,
+    relation: Relation,
+    noise: float | tuple[float, ...] | Budget,
+    **shape: Any,
+) -> PrivateSum:
+    """The private sum for a run of ``num_steps``.
+
+    :param noise: noise multiplier, one for each step of a chain, or the budget to calibrate to.
+    :param shape: what else :meth:`PrivateSum.create` takes.
+    :raises ValueError: when no noise that the lattice can carry meets the budget.
+    """
+
+    def at(noise_multiplier: float | tuple[float, ...]) -> PrivateSum:
+        return PrivateSum.create(
+            noise_multiplier=noise_multiplier, num_steps=num_steps, delta=delta, **shape
+        )
+
+    if not isinstance(noise, Budget):
+        return at(noise)
+    most = _most_noise(at)
+
+    def run(noise_multiplier: float) -> DpEvent:
+        return at(min(noise_multiplier, most)).event(num_steps)
+
+    least = privacy_curve(run(most), relation).epsilon(noise.delta)
+    if least > noise.epsilon:
+        remedy = (
+            f"ε ≥ {least:.3g} would do at this δ"
+            if math.isfinite(least)
+            else "no ε would do at this δ, which must be larger"
+        )
+        raise ValueError(
+            f"privacy={noise} is too small for {num_steps} private steps, even with the most noise "
+            f"the release can carry: {remedy}; or run fewer steps, fewer chains or smaller batches"
+        )
+    return at(calibrate(run, noise, relation))
+
+
+def _most_noise(at: Callable[[float], PrivateSum]) -> float:
+    """The largest noise multiplier, to a quarter of an octave, that the lattice can carry."""
+    for quarter in range(60, -40, -1):
+        with contextlib.suppress(ValueError):
+            at(2.0 ** (quarter / 4))
+            return 2.0 ** (quarter / 4)
+    raise ValueError("no noise multiplier fits the integer lattice in so many dimensions")
