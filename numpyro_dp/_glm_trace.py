@@ -24,7 +24,15 @@ from numpyro_dp._structure import explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model import PrivateModel
 
-__all__ = ["Anatomy", "OutcomeParts", "dissect", "flat_position", "prior_message", "prior_terms"]
+__all__ = [
+    "Anatomy",
+    "OutcomeParts",
+    "dissect",
+    "flat_position",
+    "prior_message",
+    "prior_terms",
+    "record_likelihood",
+]
 
 _FITS = "DPSGLD, which clips every record's gradient, fits any model"
 _RESHAPES = ("reshape", "broadcast_in_dim", "squeeze", "convert_element_type", "copy")
@@ -308,6 +316,20 @@ def _affine(
     return row, offset
 
 
+def record_likelihood(wall: PrivateModel) -> Callable[[Any, Sequence[Any]], Any]:
+    """Log likelihood of one record at a flat position, without NumPyro's check of the outcome."""
+    run = RowRun(wall._spec.model, wall.plate, wall.num_records, 0)
+    unravel, _ = flat_position(wall)
+
+    def log_likelihood(position: Any, record: Sequence[Any]) -> Any:
+        # Made-up outcomes need not lie in their support, and constants of the outcome cancel.
+        with dist.distribution.validation_enabled(False):
+            arguments = wall._spec.layout.fill(list(record))
+            return run(wall.constrain(unravel(position)), arguments, jax.random.key(0), 1)
+
+    return log_likelihood
+
+
 def prior_terms(wall: PrivateModel) -> Callable[[Any], dict[str, Any]]:
     """Log prior of each site outside the plate at a flat position, every one quadratic in it.
 
@@ -339,8 +361,9 @@ def prior_terms(wall: PrivateModel) -> Callable[[Any], dict[str, Any]]:
 
 def prior_message(wall: PrivateModel, name: str) -> str:
     """Why the prior of a site is refused, and what would fit."""
-    support = wall._parts.structure.latents.get(name)
-    kind = "factor" if support is None else "prior"
+    # NumPyro keeps the Jacobian of a constrained site in a factor of this name.
+    name = name.removeprefix("_").removesuffix("_log_det") if name.endswith("_log_det") else name
+    kind = "prior" if name in wall._parts.structure.latents else "factor"
     return (
         f"the {kind} of site `{name}` has no constant curvature in unconstrained coordinates: "
         "this needs normal (or flat) priors with constant mean and scale on unconstrained "
