@@ -66,8 +66,8 @@ def test_threads_never_overspend(shared, path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_processes_never_overspend(path):
     accountant = Accountant(BUDGET, path=path)
-    charged = [int(count) for count in work("race", path, 4).split()]
-    assert len(charged) == 4
+    charged = [int(count) for count in work("race", path, 8).split()]
+    assert len(charged) == 8
     assert sum(charged) == MOST == len(accountant.entries)
     assert accountant.epsilon() <= BUDGET.epsilon
 
