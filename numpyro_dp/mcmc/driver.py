@@ -126,6 +126,7 @@ class MCMC(numpyro.infer.MCMC):
         self._bound: BoundKernel | None = None
         self._described: Described | None = None
         self._given: dict[str, None] = {}
+        self._conditions: dict[str, None] = {}
         self._steps_run = 0
         self._epsilon_table: tuple[tuple[int, float], ...] = ()
         self._steps_before_chain = 0
@@ -169,6 +170,7 @@ class MCMC(numpyro.infer.MCMC):
             num_chains=self.num_chains,
             delta=self.sampler.delta,
             secure=self._secure,
+            conditions=tuple(self._conditions),
             given=self._given,
             accountant=self._accountant,
         )
@@ -215,6 +217,11 @@ class MCMC(numpyro.infer.MCMC):
             raise ValueError(
                 "the kernel of this MCMC object was exchanged for one with another accountant: "
                 "make a new numpyro_dp.MCMC for it, so that its charges go where they belong"
+            )
+        if self.num_warmup and not kernel.takes_warmup:
+            raise ValueError(
+                f"every draw of {type(kernel).__name__} is a finished one and charged: set "
+                "num_warmup=0"
             )
         keys = as_typed_keys(rng_key, self.num_chains)
         relation = self._accountant.relation
@@ -292,8 +299,12 @@ class MCMC(numpyro.infer.MCMC):
             before = first.steps_per_sample * chains
             event = ComposedDpEvent([first.event(before, num_chains=chains), event])
             label += f" after {type(self.sampler.init_kernel).__name__}"
-        condition = None if self._secure else INSECURE
+        conditions = [c for part in (first, bound) if part for c in part.facts().conditions]
+        if not self._secure:
+            conditions.append(INSECURE)
+        condition = "; ".join(dict.fromkeys(conditions)) or None
         self._accountant.charge(event, label=label, condition=condition)
+        self._conditions.update(dict.fromkeys(conditions))
         self._charges.append((label, event))
         self._steps_run += steps + before
 

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,8 @@ class RunFacts:
     :param released: names of the quantities that leave the wall.
     :param arithmetic: how the release holds in machine arithmetic, in words.
     :param notes: what the user should know about these draws.
+    :param conditions: what the guarantee depends on beside this; an accountant with a budget
+        refuses a run with any, unless it allows conditional charges.
     """
 
     mechanism: str
@@ -54,6 +56,7 @@ class RunFacts:
     released: tuple[str, ...]
     arithmetic: str
     notes: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,9 @@ class PrivateKernel(MCMCKernel):
     num_steps: int | None = None
     init_kernel: PrivateKernel | None = None
     _model: Any = field(init=False, repr=False, default=None)
+
+    takes_warmup: ClassVar[bool] = True
+    """Whether warm-up draws make sense; a run of a kernel that says no refuses them."""
 
     def __post_init__(self) -> None:
         if not callable(self.model):

@@ -86,7 +86,8 @@ def begin(
     z = starting_positions(bound.wall, kernel.init_strategy, keys, init_params, max(keys.size, 1))
     chains = max(keys.size, 1)
     event = bound.event(kernel.num_steps * chains, num_chains=chains)
-    kernel.accountant.charge(event, label=name)
+    condition = "; ".join(bound.facts().conditions) or None
+    kernel.accountant.charge(event, label=name, condition=condition)
     secret, decoy = (
         random.split(os_key(), keys.shape) if keys.ndim else os_key() for _ in range(2)
     )

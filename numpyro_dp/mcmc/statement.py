@@ -41,6 +41,7 @@ def statement(
     num_chains: int,
     delta: float,
     secure: bool,
+    conditions: tuple[str, ...],
     given: Iterable[str],
     accountant: Accountant,
 ) -> PrivacyReport:
@@ -53,6 +54,7 @@ def statement(
     :param num_chains: chains.
     :param delta: δ at which ε is stated.
     :param secure: whether the noise came from keys of the operating system.
+    :param conditions: what the guarantee depends on; empty when nothing.
     :param given: what the caller supplied that this ε does not cover.
     :param accountant: whose ledger was charged.
     :returns: the report; every ε in it is an upper bound.
@@ -80,7 +82,7 @@ def statement(
             *(f"argument {name}" for name in described.public_inputs),
             *given,
         ),
-        conditions=() if secure else (INSECURE,),
+        conditions=conditions,
         randomness=(
             "ChaCha20 keys from the operating system"
             if secure
