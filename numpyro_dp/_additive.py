@@ -16,7 +16,7 @@ from numpyro_dp.records import Layout
 __all__ = ["dummy_records", "require_additive"]
 
 _RECORDS = 3
-_TRIES = 10
+_TRIES = 30
 _FINITE_TRIES = 4
 # Rounding alone stays below 3e-7 on the CPU; accelerators multiply matrices with 10-bit mantissas.
 _CPU_TOLERANCE, _TOLERANCE = 1e-4, 2e-3
@@ -28,16 +28,22 @@ _QUICK: dict[str, str | bool] = {
 
 
 def dummy_records(layout: Layout, rng_key: Array, m: int) -> list[Array]:
-    """Make up ``m`` records of the right shapes: floats in (0.1, 0.9), the rest 0 or 1."""
+    """Make up ``m`` records of the right shapes: 0 or 1, and as often, for floats, (0.1, 0.9).
+
+    Outcomes that must be 0 or 1 are often held as floats; other columns must be positive.
+    """
     keys = jax.random.split(rng_key, len(layout.arrays))
     structs = [leaf.struct(m) for leaf in layout.arrays]
     return [_dummy(key, struct) for key, struct in zip(keys, structs, strict=True)]
 
 
 def _dummy(key: Array, struct: jax.ShapeDtypeStruct) -> Array:
-    if jnp.issubdtype(struct.dtype, jnp.inexact):
-        return jax.random.uniform(key, struct.shape, minval=0.1, maxval=0.9).astype(struct.dtype)
-    return jax.random.bernoulli(key, 0.5, struct.shape).astype(struct.dtype)
+    kind_key, whole_key, key = jax.random.split(key, 3)
+    whole = jax.random.bernoulli(whole_key, 0.5, struct.shape).astype(struct.dtype)
+    if not jnp.issubdtype(struct.dtype, jnp.inexact):
+        return whole
+    between = jax.random.uniform(key, struct.shape, minval=0.1, maxval=0.9).astype(struct.dtype)
+    return jnp.where(jax.random.bernoulli(kind_key), whole, between)
 
 
 def require_additive(

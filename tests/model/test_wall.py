@@ -14,6 +14,7 @@ from numpyro import infer
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model import PrivateModel, private_model
 from numpyro_dp.records import public
+from tests.models import logistic
 
 N, D = 17, 2
 CALLS = []
@@ -222,11 +223,21 @@ def test_public_objects_reach_the_model_as_they_are():
 
 def test_dummy_records_have_the_shapes_of_records():
     split = wall(data()[0], data()[1] > 0)
-    floats, flags = split.dummy_records(jax.random.key(0), 4)
-    assert floats.shape == (4, D)
-    assert flags.shape == (4,)
-    assert flags.dtype == jnp.bool_
-    assert bool(((floats > 0.1) & (floats < 0.9)).all())
+    drawn = [split.dummy_records(jax.random.key(seed), 4) for seed in range(8)]
+    for floats, flags in drawn:
+        assert floats.shape == (4, D)
+        assert flags.shape == (4,)
+        assert flags.dtype == jnp.bool_
+    between = [bool(((floats > 0.1) & (floats < 0.9)).all()) for floats, _ in drawn]
+    whole = [bool(jnp.isin(floats, jnp.array([0.0, 1.0])).all()) for floats, _ in drawn]
+    assert any(between)
+    assert any(whole)
+    assert all(a or b for a, b in zip(between, whole, strict=True))
+
+
+def test_an_outcome_held_as_floats_is_checked_too(recwarn):
+    PrivateModel(logistic, (data()[0], (data()[1] > 0).astype(np.float32)))
+    assert not recwarn
 
 
 # --- values
