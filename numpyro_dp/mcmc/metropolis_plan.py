@@ -1,0 +1,339 @@
+"""From the settings of a Metropolis kernel to one plan: how a step decides and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve, rounded_up
+from numpyro_dp.accounting.advice import steps_that_fit
+from numpyro_dp.accounting.events import (
+    ComposedDpEvent,
+    DirectionalBarkerBit,
+    DpEvent,
+    MinibatchBit,
+    MultiCandidateBit,
+    NonPrivateDpEvent,
+    ZCDpEvent,
+)
+from numpyro_dp.mcmc.charges import (
+    COST_RANGE,
+    BatchCost,
+    BitCost,
+    Charge,
+    FilteredCharge,
+    FixedCharge,
+    PairwiseBound,
+)
+from numpyro_dp.mechanisms.accept import (
+    AcceptanceTest,
+    Barker,
+    Metropolis,
+    acceptance_test,
+    bit_event,
+    fine_grid,
+)
+from numpyro_dp.mechanisms.accept_sum import FullBatch, LogRatio, UnclippedBatch
+from numpyro_dp.mechanisms.fixed_point import Grid
+from numpyro_dp.mechanisms.minibatch import PoissonBatch, weight_bound
+from numpyro_dp.mechanisms.pick import PICK_MARGIN, PICK_TV
+
+__all__ = ["Plan", "Settings", "planned"]
+
+_OVERFLOW = 1e-12
+# Past this many standard deviations a direction-averaged term is cut, which only shortens it.
+_FARTHEST = 9.0
+# Straight pieces of the logistic table, and rounding of a predictor whose row is as long as it may
+# be: (|Z| + e)² ≤ (1 + t)Z² + (1 + 1/t)e² with t = 0.003 and e below 1e-4.
+_DIRECTIONAL_MARGIN = 1.005
+# The logistic table again, for a rate and a weight that both follow the term.
+_BATCH_MARGIN = 1.005
+_LARGEST_SHARE = 0.5
+_NON_PRIVATE_GRID = Grid(2.0**-24, 14)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a plan is made from: public values, hashable.
+
+    :param acceptance: name of the acceptance test.
+    :param lipschitz: bound on one record's gradient, ``None`` where ``record_bound`` is given.
+    :param record_bound: bound on one record's term, a function of the two positions.
+    :param max_move: longest move.
+    :param num_candidates: candidates of a step.
+    :param batch_size: expected draws of a mini-batch, ``None`` for all records.
+    :param noise_scale: standard deviation of the noise in nats.
+    :param power: likelihood power.
+    :param rho: zCDP of the whole run, where a filter meters it.
+    :param step_size: of the random walk, where the charge is averaged over directions.
+    :param directional: whether it is.
+    :param num_records: records in the data.
+    :param one_by_one: whether records are computed one at a time.
+    """
+
+    acceptance: str
+    lipschitz: float | None
+    record_bound: Callable[[dict, dict], Any] | None
+    max_move: float | None
+    num_candidates: int
+    batch_size: float | None
+    noise_scale: float | None
+    power: float | None
+    rho: float | None
+    step_size: float | None
+    directional: bool
+    num_records: int
+    one_by_one: bool
+
+    @property
+    def private(self) -> bool:
+        """False where a setting switches privacy off."""
+        return self.lipschitz != math.inf and self.noise_scale != 0
+
+    @property
+    def slope(self) -> float:
+        """Bound on the gradient of one record's term, the likelihood power included."""
+        return _known(self.power, "likelihood_power") * _known(self.lipschitz, "lipschitz")
+
+    @property
+    def bound(self) -> float:
+        """Largest term of one record in a step, in nats, the likelihood power included."""
+        return self.slope * _known(self.max_move, "max_move")
+
+    @property
+    def stride(self) -> float:
+        """Largest term, in nats, of a record that moves one standard deviation of a step."""
+        return self.slope * _known(self.step_size, "step_size")
+
+    @property
+    def mean_batch(self) -> float:
+        """Expected draws of a mini-batch."""
+        return _known(self.batch_size, "batch_size")
+
+
+def _known(value: float | None, name: str) -> float:
+    if value is None:
+        raise ValueError(f"{name}= is needed before a step can be charged")
+    return value
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a step decides and what it costs; every number fixed.
+
+    :param test: the acceptance test.
+    :param log_ratio: how records enter it.
+    :param charge: bound and cost of a step.
+    :param power: likelihood power.
+    :param settings: what it was made from, complete.
+    """
+
+    test: AcceptanceTest
+    log_ratio: LogRatio
+    charge: Charge
+    power: float
+    settings: Settings
+
+    @property
+    def tv(self) -> float:
+        """Total variation of one step to the ideal one."""
+        return self.test.tv + self.log_ratio.tv
+
+
+@lru_cache(maxsize=64)
+def planned(
+    settings: Settings,
+    *,
+    num_steps: int,
+    num_chains: int,
+    relation: Relation,
+    budget: Budget | None,
+    delta: float,
+) -> Plan:
+    """The plan of a run, what is free in ``settings`` calibrated to ``budget``.
+
+    :raises ValueError: when the run does not fit the budget, or the settings do not fit together.
+    """
+    overflow = min(_OVERFLOW, 1e-3 * delta / num_steps)
+
+    def made(settings: Settings) -> Plan:
+        return _plan(settings, num_steps, num_chains, overflow)
+
+    if budget is None:
+        return made(settings)
+    if not settings.private:
+        raise ValueError(
+            "privacy= and a setting without privacy (lipschitz=inf, or noise_scale=0) exclude each "
+            "other: drop one"
+        )
+    free = _free(settings)
+    if free is None:
+        plan = made(settings)
+        _require_fit(plan.charge.event(num_steps, start=0, num_chains=num_chains), budget, relation)
+        return plan
+
+    def run(noise: float) -> DpEvent:
+        return _run_event(free(noise), num_steps, overflow)
+
+    return made(free(calibrate(run, budget, relation)))
+
+
+def _free(settings: Settings) -> Callable[[float], Settings] | None:
+    """From a number that falls in privacy loss as noise does, to the settings it stands for."""
+    if settings.record_bound is not None:
+        if settings.rho is None:
+            return lambda noise: replace(settings, rho=1 / (2 * noise**2))
+        return None
+    if settings.acceptance != "barker" and settings.noise_scale is None:
+        return lambda noise: replace(settings, noise_scale=noise)
+    if settings.power is None:
+        return lambda noise: replace(settings, power=1 / noise)
+    return None
+
+
+def _require_fit(event: DpEvent, budget: Budget, relation: Relation) -> None:
+    found = privacy_curve(event, relation).epsilon(budget.delta)
+    if found <= budget.epsilon:
+        return
+    fitting = steps_that_fit(ComposedDpEvent([]), event, budget, relation)
+    fewer = f"what would fit: {fitting}" if fitting else "not even one of its steps would fit"
+    raise ValueError(
+        f"this run costs ε = {rounded_up(found)} at δ = {budget.delta:.3g}, more than "
+        f"privacy={budget}; {fewer}. Or let the budget choose: likelihood_power=None tempers the "
+        "likelihood until the run fits, acceptance='penalty' or 'noisy_barker' without "
+        "noise_scale= takes as much noise as it needs"
+    )
+
+
+def _run_event(settings: Settings, num_steps: int, overflow: float) -> DpEvent:
+    """The event of a run, without building anything: what a calibration looks at."""
+    if settings.rho is not None and settings.record_bound is not None:
+        return ZCDpEvent(settings.rho)
+    # Tables cost far less than a thousandth of δ, which the last step of a calibration leaves.
+    return FixedCharge(1, _step_event(settings), _table_tv(settings, overflow)).event(
+        num_steps, start=0, num_chains=1
+    )
+
+
+def _table_tv(settings: Settings, overflow: float) -> float:
+    rows = 0.0 if settings.batch_size is None else 4 * overflow
+    return rows + 2.0**-44
+
+
+def _step_event(settings: Settings) -> DpEvent:
+    """The event of one step at a bound fixed in advance."""
+    if not settings.private:
+        return NonPrivateDpEvent()
+    if settings.directional:
+        step = _known(settings.step_size, "step_size")
+        return DirectionalBarkerBit(step, settings.slope * _DIRECTIONAL_MARGIN)
+    if settings.num_candidates > 1:
+        return MultiCandidateBit(2 * settings.bound)
+    if settings.batch_size is None:
+        return bit_event(settings.acceptance, settings.bound, settings.noise_scale)
+    if settings.num_records * settings.bound > _LARGEST_SHARE * settings.batch_size:
+        # Only a calibration asks for this, on its way to a power at which the batch is enough.
+        return NonPrivateDpEvent()
+    return MinibatchBit(
+        num_records=settings.num_records,
+        lipschitz=settings.slope,
+        max_move=_known(settings.max_move, "max_move"),
+        expected_batch=settings.batch_size,
+        acceptance=settings.acceptance,
+        noise_sd=settings.noise_scale or 0.0,
+    )
+
+
+def _plan(settings: Settings, num_steps: int, num_chains: int, overflow: float) -> Plan:
+    if settings.power is None:
+        raise ValueError(
+            "likelihood_power=None lets a budget choose the power: give privacy=, or a number"
+        )
+    if settings.lipschitz == math.inf:
+        test: AcceptanceTest = (Barker if settings.acceptance == "barker" else Metropolis)(
+            _NON_PRIVATE_GRID, 1
+        )
+        whole = UnclippedBatch(_NON_PRIVATE_GRID)
+        charge = FixedCharge(1, NonPrivateDpEvent(), 0.0)
+        return Plan(test, whole, charge, settings.power, settings)
+    if settings.record_bound is not None:
+        return _filtered(settings, num_steps, num_chains, overflow)
+    if settings.batch_size is not None:
+        return _batched(settings, overflow)
+    test, limit = _full_test(settings)
+    log_ratio = FullBatch(test.grid, test.largest, settings.one_by_one)
+    picking = PICK_TV if settings.num_candidates > 1 else 0.0
+    charge = FixedCharge(limit, _step_event(settings), test.tv + picking)
+    return Plan(test, log_ratio, charge, _known(settings.power, "likelihood_power"), settings)
+
+
+def _full_test(settings: Settings) -> tuple[AcceptanceTest, int]:
+    """Test and largest integer of a record, for exact sums at a bound fixed in advance."""
+    if settings.directional:
+        test: AcceptanceTest = Barker.create(settings.stride * _FARTHEST)
+    elif settings.num_candidates > 1:
+        test = Barker.create(2 * settings.bound - PICK_MARGIN)
+    else:
+        test = acceptance_test(settings.acceptance, settings.bound, settings.noise_scale)
+    return test, test.largest
+
+
+def _batched(settings: Settings, overflow: float) -> Plan:
+    share = settings.num_records * settings.bound / settings.mean_batch
+    margin = _BATCH_MARGIN if settings.acceptance == "barker" else 1.0
+    # Too small a batch is refused below, by name.
+    heaviest = weight_bound(min(share, _LARGEST_SHARE))
+    test = acceptance_test(settings.acceptance, heaviest, settings.noise_scale)
+    log_ratio = PoissonBatch.create(
+        settings.num_records, settings.mean_batch, overflow, test.grid, test.largest
+    )
+    limit = log_ratio.limit(settings.bound / margin)
+    charge = FixedCharge(limit, _step_event(settings), test.tv + log_ratio.tv)
+    return Plan(test, log_ratio, charge, _known(settings.power, "likelihood_power"), settings)
+
+
+def _filtered(settings: Settings, num_steps: int, num_chains: int, overflow: float) -> Plan:
+    rho, power = settings.rho, settings.power
+    if rho is None or settings.record_bound is None or power is None:
+        raise ValueError(
+            "record_bound= is metered by a zCDP filter, which needs a total: give privacy=, or rho="
+        )
+    share = rho / num_chains
+    steps = num_steps // num_chains
+    widest = math.sqrt(8 * share)
+    bound = PairwiseBound(settings.record_bound, power)
+    rho_unit = share / COST_RANGE**2
+    log_ratio: LogRatio
+    cost: Callable[[Any], Any]
+    if settings.batch_size is not None:
+        test: AcceptanceTest = Barker.create(weight_bound(_LARGEST_SHARE))
+        batch = PoissonBatch.create(
+            settings.num_records, settings.batch_size, overflow, test.grid, test.largest
+        )
+        log_ratio, largest, nats = batch, batch.largest, batch.unit * _BATCH_MARGIN
+        whole = round(largest / _LARGEST_SHARE)
+        cost = BatchCost(nats / widest * COST_RANGE * (1 + 1e-6), whole)
+    else:
+        test = _filtered_test(settings, widest)
+        log_ratio, largest = FullBatch(test.grid, test.largest, settings.one_by_one), test.largest
+        nats = test.grid.unit * math.exp(test.grid.cell)
+        extra = PICK_MARGIN / widest * COST_RANGE if settings.num_candidates > 1 else 0.0
+        cost = BitCost(math.sqrt(test.rho(1) / rho_unit) * (1 + 1e-6), extra)
+    picking = PICK_TV if settings.num_candidates > 1 else 0.0
+    tv = test.tv + log_ratio.tv + picking
+    charge = FilteredCharge(bound, nats, largest, cost, rho_unit, steps, tv)
+    return Plan(test, log_ratio, charge, power, settings)
+
+
+def _filtered_test(settings: Settings, widest: float) -> AcceptanceTest:
+    """A test whose largest record would use up a chain's share at once."""
+    if settings.acceptance == "barker":
+        return Barker(*fine_grid(widest, COST_RANGE))
+    if settings.noise_scale is None:
+        raise ValueError("record_bound= with a noisy test needs noise_scale=, in nats")
+    return acceptance_test(
+        settings.acceptance, widest / 2 * settings.noise_scale, settings.noise_scale
+    )

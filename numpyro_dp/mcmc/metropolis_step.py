@@ -1,0 +1,228 @@
+"""One private Metropolis step: propose without data, sum exactly, decide, release."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import random
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int
+
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.glm import recognise
+from numpyro_dp.mcmc.charges import FilteredCharge
+from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
+from numpyro_dp.mcmc.metropolis_plan import Plan
+from numpyro_dp.mcmc.proposals import Move, RandomWalk, move_publicly
+from numpyro_dp.mechanisms.accept_sum import FullBatch
+from numpyro_dp.mechanisms.pick import pick
+
+__all__ = ["BoundMetropolis", "MetropolisState"]
+
+_ARITHMETIC = (
+    "integer record contributions, exact integer sum, and a threshold from an exact table on the "
+    "same integers"
+)
+_RULES = {
+    "barker": "Barker accept bits",
+    "noisy_barker": "noisy Barker accept bits",
+    "penalty": "accept bits of the penalty rule",
+}
+
+
+class MetropolisState(NamedTuple):
+    """What a private Metropolis chain carries; released values, functions of them, and a key.
+
+    - **i**: private steps taken so far.
+    - **z**: unconstrained position, one array for each latent site.
+    - **rng_key**: key of the proposals and decisions to come; zeroed in every state that outlives
+      a run.
+    - **allowance**: what a zCDP filter has left, in two limbs: a function of proposals and
+      positions. Zero where the charge is fixed in advance.
+    """
+
+    i: Int[Array, "..."]
+    z: dict[str, Float[Array, "..."]]
+    rng_key: Any
+    allowance: Int[Array, "... 2"]
+
+
+@dataclass(frozen=True)
+class BoundMetropolis(BoundKernel):
+    """A Metropolis kernel with proposal, bound, noise and charge fixed."""
+
+    walk: RandomWalk
+    plan: Plan
+    public_moves: tuple[Move, ...]
+
+    def start(self, rng_key: Any, z: dict) -> MetropolisState:
+        return MetropolisState(jnp.zeros((), jnp.int32), z, rng_key, self.plan.charge.start())
+
+    def advance(self, key: Any, state: MetropolisState, records: list) -> MetropolisState:
+        step_key, move_key = random.split(key)
+        step = self._decide if self.plan.settings.num_candidates == 1 else self._choose
+        z, allowance = step(step_key, state, records)
+        if self.public_moves:
+            z = move_publicly(move_key, z, self.public_moves, self.wall.log_prior)
+        return state._replace(z=z, allowance=allowance)
+
+    def _decide(self, key: Any, state: MetropolisState, records: list) -> tuple[dict, Array]:
+        """One candidate, accepted or not."""
+        walk_key, batch_key, accept_key = random.split(key, 3)
+        position, unravel = ravel_pytree(state.z)
+        candidate = position + self.walk.draw(walk_key, state.i, position, 1)[0]
+        there = unravel(candidate)
+        prior = self.wall.log_prior(there) - self.wall.log_prior(state.z)
+        possible = prior > -jnp.inf
+        limit, tried, allowance = self.plan.charge.admit(
+            state.allowance, [state.z, there], possible
+        )
+        term = self._predictor_term if self.plan.settings.directional else self._term
+        total = self.plan.log_ratio.total(
+            batch_key, term(position, candidate, unravel), records, limit
+        )
+        accepted = tried & self.plan.test.decide(accept_key, total, jnp.where(possible, prior, 0))
+        return unravel(jnp.where(accepted, candidate, position)), allowance
+
+    def _choose(self, key: Any, state: MetropolisState, records: list) -> tuple[dict, Array]:
+        """One of several candidates around a centre, the current position among them."""
+        centre_key, walk_key, pick_key = random.split(key, 3)
+        position, unravel = ravel_pytree(state.z)
+        count = self.plan.settings.num_candidates
+        centre = position + self.walk.draw(centre_key, state.i, position, 1)[0]
+        moved = centre + self.walk.draw(walk_key, state.i, position, count)
+        points = jnp.concatenate([position[None], moved])
+        places = jax.vmap(unravel)(points)
+        prior = jax.vmap(self.wall.log_prior)(places)
+        listed = [unravel(point) for point in points]
+        limit, tried, allowance = self.plan.charge.admit(
+            state.allowance, listed, jnp.any(prior[1:] > -jnp.inf)
+        )
+        power = self.plan.power
+
+        def term(record: list) -> Float[Array, " candidates"]:
+            one = lambda z: self.wall.record_log_likelihood(z, record)  # noqa: E731
+            # What the prior excludes is no place to ask a record about.
+            asked = jnp.where(prior > -jnp.inf, jax.vmap(one)(places), one(state.z))
+            return power * asked
+
+        batch = self.plan.log_ratio
+        if not isinstance(batch, FullBatch):
+            raise TypeError("several candidates need exact sums over all records")
+        totals = batch.candidate_totals(term, records, limit)
+        chosen = pick(pick_key, self.plan.test.grid, totals, prior)
+        return unravel(jnp.where(tried, points[chosen], position)), allowance
+
+    def _term(self, position: Array, candidate: Array, unravel: Any) -> Any:
+        here, there = unravel(position), unravel(candidate)
+
+        def term(record: list) -> Float[Array, ""]:
+            change = self.wall.record_log_likelihood(there, record)
+            return self.plan.power * (change - self.wall.record_log_likelihood(here, record))
+
+        return term
+
+    def _predictor_term(self, position: Array, candidate: Array, unravel: Any) -> Any:
+        """The change of a convex loss of a projected row, within that of its predictor."""
+        glm = recognise(self.wall)
+        loss, power = glm.loss(), self.plan.power
+        row_norm = self.plan.settings.slope / power / loss.lipschitz
+
+        def term(record: list) -> Float[Array, ""]:
+            row = glm.clipped(record, row_norm)
+            shift = row.x @ (candidate - position)
+            before = row.x @ position + row.offset
+            change = loss.value(before, row) - loss.value(before + shift, row)
+            most = jnp.abs(shift) * loss.lipschitz
+            return power * jnp.clip(change, -most, most)
+
+        return term
+
+    def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
+        return self.plan.charge.event(num_steps, start=start, num_chains=num_chains)
+
+    def facts(self) -> RunFacts:
+        settings, charge = self.plan.settings, self.plan.charge
+        rate = 1.0
+        if settings.batch_size is not None:
+            rate = settings.batch_size / settings.num_records
+        private = settings.private
+        rule = _RULES[settings.acceptance]
+        if settings.num_candidates > 1:
+            rule = f"choices among {settings.num_candidates + 1} points"
+        return RunFacts(
+            mechanism=(
+                f"{rule} on a clipped log ratio ({self._charge_in_words()})"
+                if private
+                else "none: a log ratio without bound or noise"
+            ),
+            sampler=(
+                "every record in every step"
+                if settings.batch_size is None
+                else f"Poisson mini-batches with replacement, {settings.batch_size:g} draws "
+                "expected, a fresh one for each step and chain"
+            ),
+            sampling_rate=rate,
+            clip_norm=self._bound_in_nats(),
+            noise_multiplier=self._noise_in_words(),
+            overflow_delta=charge.tv,
+            released=("the position after every step (warm-up included) and its step counter",),
+            arithmetic=_ARITHMETIC if private else "floating point",
+            notes=self._notes(),
+        )
+
+    def _bound_in_nats(self) -> float:
+        settings = self.plan.settings
+        if not settings.private:
+            return math.inf
+        if isinstance(self.plan.charge, FilteredCharge):
+            return self.plan.charge.largest * self.plan.charge.unit
+        if settings.directional:
+            return settings.stride
+        return settings.bound
+
+    def _charge_in_words(self) -> str:
+        settings = self.plan.settings
+        if isinstance(self.plan.charge, FilteredCharge):
+            return "a record bound that follows the move, metered by a zCDP filter"
+        if settings.directional:
+            return "averaged over the direction of the move"
+        return "one bound for all steps, fixed in advance"
+
+    def _noise_in_words(self) -> str:
+        noise = self.plan.settings.noise_scale
+        if not noise:
+            return "none beside the accept bit's own randomness"
+        return f"{noise:.4g} nats on the log ratio"
+
+    def _notes(self) -> tuple[str, ...]:
+        settings, power = self.plan.settings, self.plan.power
+        notes: tuple[str, ...] = ()
+        if power != 1:
+            notes += (
+                f"The likelihood was raised to the power {power:.4g}: these are draws from a "
+                "tempered posterior.",
+            )
+        if not settings.private:
+            return (*notes, "Bound and noise were switched off: nothing here is private.")
+        notes += (
+            "Records whose log likelihood changes by more than the bound were cut to it: where "
+            "that happens the target is biased, and a true bound is never active.",
+            self._effective_draws(),
+        )
+        return notes
+
+    def _effective_draws(self) -> str:
+        """The law that ties effective draws to privacy, in this run's numbers."""
+        settings = self.plan.settings
+        share = "half of" if settings.acceptance == "barker" else "at most"
+        return (
+            f"A run of GDP μ (about ε/√(2·log(1.25/δ)) for small ε) holds {share} μ²/(τC²v) "
+            "effective draws of a parameter with posterior variance v, τ the likelihood power and "
+            "C the largest gradient of one record, however the steps are arranged: below ten, read "
+            "the draws as a point and not as intervals."
+        )

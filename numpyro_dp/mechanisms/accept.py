@@ -1,0 +1,302 @@
+"""Acceptance tests: from a log ratio, private up to one bound for each record, to one accept bit.
+
+A test is the grid on which it decides, the largest integer that a record may contribute, and the
+noise. Each decides by ``log ratio + public terms + noise ≥ 0`` in integers, so that a record's
+influence is exactly its integer and the law of the noise is exactly a table's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from jax import random
+from jaxtyping import Array, Bool, Float, Key
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting.events import (
+    BarkerBit,
+    DpEvent,
+    NoisyBarkerBit,
+    NonPrivateDpEvent,
+    PenaltyBit,
+)
+from numpyro_dp.mechanisms.accept_table import TABLE_TV, exponential, logistic
+from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.lattice import Lattice, choose_lattice, floor_noise
+from numpyro_dp.mechanisms.random import word_pairs
+
+__all__ = [
+    "AcceptanceTest",
+    "Barker",
+    "Metropolis",
+    "NoisyBarker",
+    "Penalty",
+    "acceptance_test",
+    "bit_event",
+]
+
+_LEAST_CELL = 2.0**-10
+_MOST_BOUND = 2.0**10
+_MOST_NOISE = 64.0
+# So many records that the lattice is as fine as its table allows.
+_AS_FINE_AS_CAN_BE = 1e10
+
+
+class AcceptanceTest(Protocol):
+    """One way to accept; frozen, fixed before any data is seen."""
+
+    @property
+    def grid(self) -> Grid:
+        """Where log ratios live."""
+        ...
+
+    @property
+    def largest(self) -> int:
+        """The largest absolute value, in units, of one record's integer."""
+        ...
+
+    @property
+    def tv(self) -> float:
+        """Total variation of one decision to the ideal one."""
+        ...
+
+    def decide(
+        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
+    ) -> Bool[Array, ""]:
+        """Accept or not; ``log_ratio`` is the exact sum over records, ``public`` the rest."""
+        ...
+
+    def event(self, bound: float) -> DpEvent:
+        """What one decision costs whose records are bounded by ``bound`` nats."""
+        ...
+
+    def rho(self, largest: int) -> float:
+        """zCDP of one decision whose records are bounded by ``largest`` units."""
+        ...
+
+
+def _width_bits(unit: float) -> int:
+    """Bits of a cell whose width is between 2^-10 and 2^-9 nats."""
+    return max(0, math.ceil(math.log2(_LEAST_CELL / unit)))
+
+
+def fine_grid(bound: float, resolution: int) -> tuple[Grid, int]:
+    """A grid on which a Barker decision with records up to ``largest`` units costs ``bound``.
+
+    Args:
+        bound: largest term of one record, in nats, in (0, 1024].
+        resolution: integers that a record's term should span.
+
+    Returns:
+        The grid, and the largest integer of a record: e^w · largest · unit ≤ bound, w the width of
+        a cell, which pays for the straight pieces of the logistic table.
+
+    Raises:
+        ValueError: for bounds outside the range.
+    """
+    if not 0 < bound <= _MOST_BOUND:
+        raise ValueError(
+            f"the bound on one record's log ratio must lie in (0, {_MOST_BOUND:g}] nats, got "
+            f"{bound:g}: shorten the moves or give a smaller record bound"
+        )
+    resolution = max(resolution, math.ceil(bound / _LEAST_CELL))
+    low_bits = min(_width_bits(bound / resolution), 28)
+    unit = bound / resolution
+    return Grid(unit * math.exp(-unit * (1 << low_bits)) * (1 - 1e-12), low_bits), resolution
+
+
+@dataclass(frozen=True)
+class Barker:
+    """Accept with probability σ(l), exactly, from a logistic table.
+
+    Made by :meth:`create`.
+
+    Privacy: with records' integers at most ``largest``, the log odds of the bit move by at most
+    the bound it was made for when one record becomes null: ``BarkerBit(bound)``.
+    """
+
+    grid: Grid
+    largest: int
+
+    @classmethod
+    def create(cls, bound: float, resolution: int = 1 << 17) -> Barker:
+        """A test for records bounded by ``bound`` nats."""
+        return cls(*fine_grid(bound, resolution))
+
+    @property
+    def tv(self) -> float:
+        return TABLE_TV
+
+    def decide(
+        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
+    ) -> Bool[Array, ""]:
+        return self.grid.nonnegative(log_ratio, self.grid.public(public), logistic(self.grid, key))
+
+    def event(self, bound: float) -> DpEvent:
+        return bit_event("barker", bound, None)
+
+    def rho(self, largest: int) -> float:
+        shift = largest * self.grid.unit * math.exp(self.grid.cell)
+        return shift**2 / 8 * (1 + 1e-9)
+
+
+@dataclass(frozen=True)
+class Metropolis:
+    """Accept with probability min(1, e^l): no noise and no privacy, for tests and comparison.
+
+    Privacy: none. A rejection is impossible for some data and possible for their neighbours.
+    """
+
+    grid: Grid
+    largest: int
+
+    @property
+    def tv(self) -> float:
+        return TABLE_TV
+
+    def decide(
+        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
+    ) -> Bool[Array, ""]:
+        threshold = exponential(self.grid, key)
+        return self.grid.nonnegative(log_ratio, self.grid.public(public), threshold)
+
+    def event(self, bound: float) -> DpEvent:
+        return NonPrivateDpEvent()
+
+    def rho(self, largest: int) -> float:
+        return math.inf
+
+
+@dataclass(frozen=True)
+class _Noised:
+    """Gaussian noise on the integers of the log ratio, before a rule that is post-processing."""
+
+    grid: Grid
+    largest: int
+    noise_sd: float
+    lattice: Lattice
+
+    @staticmethod
+    def parts(bound: float, noise_sd: float) -> tuple[Grid, int, float, Lattice]:
+        """Grid, largest integer, noise and lattice for records bounded by ``bound`` nats."""
+        _validate.positive("noise_scale", noise_sd)
+        if noise_sd > _MOST_NOISE:
+            raise ValueError(
+                f"noise_scale={noise_sd:g} nats would hardly ever accept: give at most "
+                f"{_MOST_NOISE:g}"
+            )
+        lattice = choose_lattice(
+            dim=1,
+            clip_norm=bound,
+            noise_multiplier=noise_sd / bound,
+            expected_batch=_AS_FINE_AS_CAN_BE,
+            max_rows=1,
+            precise=True,
+        )
+        unit = noise_sd / (lattice.sd * math.hypot(1, lattice.coarse))
+        grid = Grid(unit, _width_bits(unit))
+        # Twice the error of a linear interpolation between exact values, see the test's events.
+        usable = bound * (1 - 1e-9) - grid.cell**2 / 3
+        largest = min(lattice.radius, math.floor(usable / unit))
+        if largest < 1:
+            raise ValueError(
+                f"a bound of {bound:g} nats on one record is too small for noise_scale="
+                f"{noise_sd:g}: use less noise, or acceptance='barker', which needs none"
+            )
+        return grid, largest, noise_sd, lattice
+
+    @property
+    def tv(self) -> float:
+        """Total variation of one decision: the Gaussian's and the threshold's tables."""
+        return self.lattice.tv + TABLE_TV
+
+    def rho(self, largest: int) -> float:
+        """zCDP of the noisy log ratio itself."""
+        return (largest * self.grid.unit / self.noise_sd) ** 2 / 2 * (1 + 1e-9)
+
+    def _noisy(self, key: Key[Array, ""], public: Float[Array, ""]) -> tuple[Fixed, Fixed]:
+        words = word_pairs(key, self.lattice.draws)
+        noise = self.grid.split(floor_noise(self.lattice, *words)[0])
+        shift = -(self.noise_sd**2) / 2 - self.lattice.mean * self.grid.unit
+        return noise, self.grid.public(public + shift)
+
+
+@dataclass(frozen=True)
+class Penalty(_Noised):
+    """Accept with probability E min(1, e^{l + N(−s²/2, s²)}).
+
+    Privacy: the noisy log ratio is a Gaussian release of shift bound/s and the rest
+    post-processing. The bit itself is that of the rule at a log ratio off by at most w²/8, w the
+    width of a cell, for which the largest integer leaves room: ``PenaltyBit(bound, s)``.
+    """
+
+    @classmethod
+    def create(cls, bound: float, noise_sd: float) -> Penalty:
+        """A test for records bounded by ``bound`` nats, with noise of ``noise_sd`` nats."""
+        return cls(*cls.parts(bound, noise_sd))
+
+    def decide(
+        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
+    ) -> Bool[Array, ""]:
+        noise_key, threshold_key = random.split(key)
+        threshold = exponential(self.grid, threshold_key)
+        return self.grid.nonnegative(log_ratio, *self._noisy(noise_key, public), threshold)
+
+    def event(self, bound: float) -> DpEvent:
+        return bit_event("penalty", bound, self.noise_sd)
+
+
+@dataclass(frozen=True)
+class NoisyBarker(_Noised):
+    """Accept with probability E σ(l + N(−s²/2, s²)).
+
+    Privacy: as for the penalty rule, and never more than a Barker bit: ``NoisyBarkerBit(bound,
+    s)``.
+    """
+
+    @classmethod
+    def create(cls, bound: float, noise_sd: float) -> NoisyBarker:
+        """A test for records bounded by ``bound`` nats, with noise of ``noise_sd`` nats."""
+        return cls(*cls.parts(bound, noise_sd))
+
+    def decide(
+        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
+    ) -> Bool[Array, ""]:
+        noise_key, threshold_key = random.split(key)
+        threshold = logistic(self.grid, threshold_key)
+        return self.grid.nonnegative(log_ratio, *self._noisy(noise_key, public), threshold)
+
+    def event(self, bound: float) -> DpEvent:
+        return bit_event("noisy_barker", bound, self.noise_sd)
+
+
+def bit_event(rule: str, bound: float, noise_sd: float | None) -> DpEvent:
+    """What one decision by ``rule`` costs whose records are bounded by ``bound`` nats."""
+    if rule == "barker":
+        return BarkerBit(bound)
+    if not noise_sd:
+        return NonPrivateDpEvent()
+    return {"penalty": PenaltyBit, "noisy_barker": NoisyBarkerBit}[rule](bound, noise_sd)
+
+
+def acceptance_test(
+    rule: str, bound: float, noise_sd: float | None, resolution: int = 1 << 17
+) -> AcceptanceTest:
+    """The test called ``rule`` for records bounded by ``bound`` nats.
+
+    Args:
+        rule: ``"barker"``, ``"noisy_barker"`` or ``"penalty"``.
+        bound: largest term of one record, in nats.
+        noise_sd: standard deviation of the noise in nats; ``None`` for ``"barker"``; 0 with
+            ``"penalty"`` is the Metropolis rule, which is not private.
+        resolution: integers that a record's term spans, for ``"barker"``.
+    """
+    if rule == "barker":
+        return Barker.create(bound, resolution)
+    if rule == "penalty" and noise_sd == 0:
+        return Metropolis(*fine_grid(bound, resolution))
+    if noise_sd is None:
+        raise ValueError(f"acceptance={rule!r} needs noise: give noise_scale=, in nats")
+    return {"penalty": Penalty, "noisy_barker": NoisyBarker}[rule].create(bound, noise_sd)

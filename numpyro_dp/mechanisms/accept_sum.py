@@ -1,0 +1,187 @@
+"""The log ratio of all records: each one's term clipped and rounded to an integer, summed exactly.
+
+A record's term is a function of that record alone; one that is not a number contributes zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int32, Key
+
+from numpyro_dp.mechanisms.blocks import block
+from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
+
+__all__ = ["FullBatch", "LogRatio", "RecordTerm", "UnclippedBatch", "as_integers", "rows_in_block"]
+
+RecordTerm = Callable[[list[Array]], Float[Array, "..."]]
+
+# Rows of one block: enough to keep vector units busy, few enough to stay in cache.
+_MOST_ROWS = 1 << 13
+_INT32 = 1 << 31
+
+
+def as_integers(
+    terms: Float[Array, "..."], unit: float, largest: int | Int32[Array, ""]
+) -> Int32[Array, "..."]:
+    """Terms in units, nearest, cut to ±``largest``; what is not a number becomes zero."""
+    units = terms / jnp.asarray(unit, terms.dtype)
+    # inf is as little a likelihood as NaN is: such a record has no say.
+    whole = jnp.rint(jnp.where(jnp.isfinite(units), units, 0))
+    limit = jnp.asarray(largest, jnp.int32)
+    safe = jnp.clip(whole, -limit.astype(whole.dtype), limit.astype(whole.dtype))
+    # Cut again as integers: whatever the compiler evaluates twice, no record exceeds its bound.
+    return jnp.clip(safe.astype(jnp.int32), -limit, limit)
+
+
+def rows_in_block(num_records: int, largest: int, low_bits: int) -> tuple[int, int]:
+    """Number of blocks and rows of each, so that no 32-bit sum can wrap.
+
+    Raises:
+        ValueError: when there are too many records for the grid.
+    """
+    rows = min(_MOST_ROWS, (_INT32 - 1) // max(largest, 1))
+    # Two at least: a loop of one turn is unrolled, and the sum of a block must be formed once.
+    blocks = max(2, -(-num_records // max(rows, 1)))
+    if rows < 1 or blocks << low_bits >= _INT32 or blocks >= 1 << 19:
+        raise ValueError(
+            f"{num_records} records are too many for an exact sum of their log ratios: use "
+            "mini-batches (batch_size=)"
+        )
+    return blocks, -(-num_records // blocks)
+
+
+class LogRatio(Protocol):
+    """How records enter a decision; frozen, fixed before any data is seen."""
+
+    @property
+    def tv(self) -> float:
+        """Total variation of one sum to the ideal one."""
+        ...
+
+    def total(
+        self,
+        key: Key[Array, ""],
+        term: RecordTerm,
+        records: Sequence[Array],
+        limit: int | Int32[Array, ""],
+    ) -> Fixed:
+        """The sum of the records' terms, or an estimate of it.
+
+        Args:
+            key: one typed key, used up.
+            term: from the leaves of one record (leading axis 1) to its term in nats.
+            records: leaves with one row for each record.
+            limit: bound on one record's integer in this step.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FullBatch:
+    """The exact sum over all records of their clipped, rounded terms.
+
+    Args:
+        grid: units of the sum.
+        largest: static bound on every step's limit.
+        one_by_one: compute records one at a time, so that a record's floats do not depend on its
+            place; needed where the number of records is private.
+
+    Privacy: a record that becomes null changes the sum by at most the step's limit, one that
+        changes value by at most twice that, exactly.
+    """
+
+    grid: Grid
+    largest: int
+    one_by_one: bool = False
+
+    @property
+    def tv(self) -> float:
+        return 0.0
+
+    def total(
+        self,
+        key: Key[Array, ""],
+        term: RecordTerm,
+        records: Sequence[Array],
+        limit: int | Int32[Array, ""],
+    ) -> Fixed:
+        def integers(terms: Float[Array, " rows"]) -> Int32[Array, " rows"]:
+            return as_integers(terms, self.grid.unit, limit)
+
+        return self.grid.total(_block_sums(self, term, integers, records))
+
+    def candidate_totals(
+        self, term: RecordTerm, records: Sequence[Array], limit: int | Int32[Array, ""]
+    ) -> Fixed:
+        """Exact sums for several candidates at once, each record's range over them bounded.
+
+        Args:
+            term: from the leaves of one record to its log likelihoods at the candidates, in nats.
+            records: leaves with one row for each record.
+            limit: bound on the range (largest minus least) of one record's integers.
+
+        Returns:
+            One number for each candidate, up to a common shift.
+
+        Privacy: a record's integers lie in [−limit, 0], so its range is at most ``limit``.
+        """
+
+        def integers(terms: Float[Array, "rows candidates"]) -> Int32[Array, "rows candidates"]:
+            usable = jnp.all(jnp.isfinite(terms), axis=1, keepdims=True)
+            terms = jnp.where(usable, terms, 0)
+            highest = jnp.max(terms, axis=1, keepdims=True)
+            return jnp.minimum(as_integers(terms - highest, self.grid.unit, limit), 0)
+
+        return self.grid.total(_block_sums(self, term, integers, records))
+
+
+@dataclass(frozen=True)
+class UnclippedBatch:
+    """The float sum of all records' terms as they are: no bound, hence no privacy."""
+
+    grid: Grid
+
+    @property
+    def tv(self) -> float:
+        return 0.0
+
+    def total(
+        self,
+        key: Key[Array, ""],
+        term: RecordTerm,
+        records: Sequence[Array],
+        limit: int | Int32[Array, ""],
+    ) -> Fixed:
+        terms = jax.vmap(term)([leaf[:, None] for leaf in records])
+        return self.grid.public(jnp.sum(terms))
+
+
+def _block_sums(
+    batch: FullBatch,
+    term: RecordTerm,
+    integers: Callable[[Float[Array, "rows ..."]], Int32[Array, "rows ..."]],
+    records: Sequence[Array],
+) -> Int32[Array, "blocks ..."]:
+    leaves = list(records)
+    num_records = leaves[0].shape[0]
+    blocks, size = rows_in_block(num_records, batch.largest, batch.grid.low_bits)
+
+    def one_block(_: None, number: Int32[Array, ""]) -> tuple[None, Int32[Array, "..."]]:
+        rows, _numbers, mask = block(leaves, None, number, size, num_records)
+        terms = lax.map(term, rows) if batch.one_by_one else jax.vmap(term)(rows)
+        # One use of the integers: split into limbs here, each limb might be rounded on its own.
+        return None, jnp.sum(_masked(integers(terms), mask), axis=0)
+
+    return lax.scan(one_block, None, jnp.arange(blocks, dtype=jnp.int32))[1]
+
+
+def _masked(
+    integers: Int32[Array, "rows ..."], mask: Bool[Array, " rows"]
+) -> Int32[Array, "rows ..."]:
+    return jnp.where(mask.reshape(-1, *([1] * (integers.ndim - 1))), integers, 0)
