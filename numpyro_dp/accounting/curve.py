@@ -15,6 +15,7 @@ from numbers import Integral
 from typing import TypeVar
 
 from numpyro_dp._validate import finite_float
+from numpyro_dp.accounting.bounds import Bound
 from numpyro_dp.accounting.events import (
     ComposedDpEvent,
     DpEvent,
@@ -38,11 +39,12 @@ _E = TypeVar("_E", bound=DpEvent)
 
 @dataclass(frozen=True)
 class Parts:
-    """What an event comes to: Gaussian shifts, other steps with counts, and distances.
+    """What an event comes to: Gaussian shifts, steps and bounds with counts, and distances.
 
     Args:
         squares: squared Gaussian shifts μ², one for each kind of release.
-        steps: counts of the steps that are not plain Gaussians.
+        steps: counts of the Poisson-subsampled Gaussian steps.
+        bounds: counts of everything else.
         distances: total variation distances.
         private: False as soon as anything was released without privacy.
     """
@@ -51,6 +53,7 @@ class Parts:
     steps: Mapping[Step, int] = field(default_factory=dict)
     distances: tuple[float, ...] = ()
     private: bool = True
+    bounds: Mapping[Bound, int] = field(default_factory=dict)
 
     def times(self, count: int) -> "Parts":
         """Return the parts of ``count`` repetitions."""
@@ -61,6 +64,7 @@ class Parts:
             {step: count * number for step, number in self.steps.items()},
             tuple(count * distance for distance in self.distances),
             self.private,
+            {bound: count * number for bound, number in self.bounds.items()},
         )
 
 
@@ -68,13 +72,15 @@ def _sum(many: Iterable[Parts]) -> Parts:
     squares: list[float] = []
     distances: list[float] = []
     steps: Counter[Step] = Counter()
+    bounds: Counter[Bound] = Counter()
     private = True
     for part in many:
         squares.extend(part.squares)
         distances.extend(part.distances)
         steps.update(part.steps)
+        bounds.update(part.bounds)
         private = private and part.private
-    return Parts(tuple(squares), dict(steps), tuple(distances), private)
+    return Parts(tuple(squares), dict(steps), tuple(distances), private, dict(bounds))
 
 
 _Handler = Callable[[DpEvent, Relation], Parts]
@@ -160,7 +166,7 @@ def _poisson(event: PoissonSampledDpEvent, relation: Relation) -> Parts:
     if not 0 <= rate <= 1:
         raise ValueError(f"sampling_probability must lie in [0, 1], got {rate!r}")
     inner = parts(event.event, "add_remove")
-    if inner.steps or inner.distances:
+    if inner.steps or inner.distances or inner.bounds:
         raise ValueError(
             "Poisson sampling is stated for Gaussian releases alone: put other events beside it"
         )
@@ -294,5 +300,6 @@ def privacy_curve(
     checked = check_relation(relation)
     found = parts(event, checked)
     steps = tuple(sorted((step, count) for step, count in found.steps.items() if count))
-    composition = Composition(checked, math.fsum(found.squares), steps, coarse)
+    bounds = tuple(sorted(((b, n) for b, n in found.bounds.items() if n), key=repr))
+    composition = Composition(checked, math.fsum(found.squares), steps, coarse, bounds)
     return PrivacyCurve(composition, math.fsum(found.distances), found.private)

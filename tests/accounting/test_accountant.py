@@ -108,9 +108,9 @@ def test_a_budget_refuses_what_is_not_private(accountant, event):
 
 def test_unknown_events_are_refused(accountant):
     with pytest.raises(ValueError, match="cannot be stored"):
-        accountant.charge(dp_accounting.ZCDpEvent(0.01), label="foreign")
+        accountant.charge(dp_accounting.LaplaceDpEvent(0.01), label="foreign")
     with pytest.raises(ValueError, match="cannot be stored"):
-        accountant.fits(dp_accounting.ZCDpEvent(0.01))
+        accountant.fits(dp_accounting.LaplaceDpEvent(0.01))
     assert accountant.entries == ()
 
 

@@ -101,13 +101,12 @@ def test_two_releases_from_one_batch_are_one_joint_event():
 @pytest.mark.parametrize(
     "event",
     [
-        dp_accounting.ZCDpEvent(0.1),
         dp_accounting.LaplaceDpEvent(1.0),
         dp_accounting.UnsupportedDpEvent(),
         PoissonSampledDpEvent(0.1, dp_accounting.LaplaceDpEvent(1.0)),
         PoissonSampledDpEvent(0.1, PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0))),
         PoissonSampledDpEvent(0.1, TotalVariation(1e-9)),
-        SelfComposedDpEvent(ComposedDpEvent([NoOpDpEvent(), dp_accounting.ZCDpEvent(0.1)]), 3),
+        SelfComposedDpEvent(ComposedDpEvent([NoOpDpEvent(), dp_accounting.LaplaceDpEvent(0.1)]), 3),
     ],
     ids=str,
 )
