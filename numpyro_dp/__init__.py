@@ -22,9 +22,16 @@ if TYPE_CHECKING:
     from numpyro_dp.errors import BudgetExceededError as BudgetExceededError
     from numpyro_dp.errors import LedgerError as LedgerError
     from numpyro_dp.errors import UnsupportedModelError as UnsupportedModelError
+    from numpyro_dp.mcmc import BoundedLikelihood as BoundedLikelihood
     from numpyro_dp.mcmc import DPSGLD as DPSGLD
+    from numpyro_dp.mcmc import Grid as Grid
+    from numpyro_dp.mcmc import Langevin as Langevin
     from numpyro_dp.mcmc import MCMC as MCMC
+    from numpyro_dp.mcmc import OPS as OPS
     from numpyro_dp.mcmc import PolynomialStepSize as PolynomialStepSize
+    from numpyro_dp.mcmc import Rejection as Rejection
+    from numpyro_dp.mcmc import StronglyLogConcave as StronglyLogConcave
+    from numpyro_dp.mcmc import UncheckedNUTS as UncheckedNUTS
     from numpyro_dp.records import public as public
 
 __version__ = "0.1.0"
@@ -32,13 +39,20 @@ __version__ = "0.1.0"
 _HOME = {
     "Accountant": "accounting",
     "AuditResult": "diagnostics",
+    "BoundedLikelihood": "mcmc",
     "Budget": "accounting",
     "BudgetExceededError": "errors",
     "DPSGLD": "mcmc",
+    "Grid": "mcmc",
+    "Langevin": "mcmc",
     "LedgerError": "errors",
     "MCMC": "mcmc",
+    "OPS": "mcmc",
     "PolynomialStepSize": "mcmc",
     "PrivacyReport": "accounting",
+    "Rejection": "mcmc",
+    "StronglyLogConcave": "mcmc",
+    "UncheckedNUTS": "mcmc",
     "UnsupportedModelError": "errors",
     "audit": "diagnostics",
     "calibrate": "accounting",

@@ -17,24 +17,16 @@ from jax.core import eval_jaxpr
 from jax.extend import core as jax_core
 from numpyro.primitives import Messenger
 
-from numpyro_dp._plate import RowRun, in_plate, run_whole, site_log_prob
+from numpyro_dp._plate import RowRun, in_plate
 from numpyro_dp._programs import require_no_closure
 from numpyro_dp._prune import Pruned, prune, trace_program
 from numpyro_dp._structure import explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model import PrivateModel
 
-__all__ = [
-    "Anatomy",
-    "OutcomeParts",
-    "dissect",
-    "flat_position",
-    "prior_message",
-    "prior_terms",
-    "record_likelihood",
-]
+__all__ = ["FITS", "Anatomy", "OutcomeParts", "dissect", "flat_position", "record_likelihood"]
 
-_FITS = "DPSGLD, which clips every record's gradient, fits any model"
+FITS = "DPSGLD, which clips every record's gradient, fits any model"
 _RESHAPES = ("reshape", "broadcast_in_dim", "squeeze", "convert_element_type", "copy")
 _CALLS = ("jit", "pjit")
 
@@ -188,17 +180,17 @@ def _only_site(wall: PrivateModel) -> str:
             raise UnsupportedModelError(
                 f"`numpyro.factor` site `{site.name}` in plate `{wall.plate}` is no likelihood "
                 "that is known to be convex: write it as a Bernoulli, binomial, Poisson or normal "
-                f"observation of a linear predictor; {_FITS}"
+                f"observation of a linear predictor; {FITS}"
             )
         if site.kind == "discrete":
             raise UnsupportedModelError(
                 f"discrete latent site `{site.name}` makes each record's likelihood a mixture, "
-                f"which is not log-concave: {_FITS}"
+                f"which is not log-concave: {FITS}"
             )
     if len(sites) != 1:
         raise UnsupportedModelError(
             f"sites {quoted([s.name for s in sites])} all observe a record: a generalised linear "
-            f"model has one outcome; {_FITS}"
+            f"model has one outcome; {FITS}"
         )
     return sites[0].name
 
@@ -214,7 +206,7 @@ def _read(site: str, heard: Mapping[str, Any]) -> tuple[_Family, _Found]:
         raise UnsupportedModelError(
             f"site `{site}` observes a {type(fn).__name__}: known as a generalised linear model "
             "are Bernoulli, Binomial, Poisson and Normal (with a constant scale) of a linear "
-            f"predictor; {_FITS}"
+            f"predictor; {FITS}"
         )
     parameter = getattr(fn, family.parameter)
     trials = fn.total_count if family.family == "binomial" else 1
@@ -222,7 +214,7 @@ def _read(site: str, heard: Mapping[str, Any]) -> tuple[_Family, _Found]:
     if any(jnp.size(each) != 1 for each in (parameter, value, trials, kept)):
         raise UnsupportedModelError(
             f"site `{site}` has several outcomes in one record: a generalised linear model has "
-            f"one; {_FITS}"
+            f"one; {FITS}"
         )
     weight = 1.0 if heard["scale"] is None else heard["scale"]
     found = _Found(parameter, value, trials, kept, weight, noise_scale)
@@ -231,12 +223,12 @@ def _read(site: str, heard: Mapping[str, Any]) -> tuple[_Family, _Found]:
 
 def _require_constant(site: str, what: str, pruned: Pruned) -> None:
     if any(pruned.used):
-        raise UnsupportedModelError(f"site `{site}` {what}; {_FITS}")
+        raise UnsupportedModelError(f"site `{site}` {what}; {FITS}")
 
 
 def _require_no_position(site: str, what: str, pruned: Pruned, latents: Mapping) -> None:
     if pruned.used[0] or pruned.used[-1]:
-        raise UnsupportedModelError(f"site `{site}` {what} ({quoted(sorted(latents))}): {_FITS}")
+        raise UnsupportedModelError(f"site `{site}` {what} ({quoted(sorted(latents))}): {FITS}")
 
 
 def _constant(pruned: Pruned) -> float:
@@ -256,7 +248,7 @@ def _predictor(site: str, family: _Family, closed: jax_core.ClosedJaxpr) -> Pred
     if found is None:
         raise UnsupportedModelError(
             f"site `{site}`: no linear predictor is found behind its `{family.parameter}`: "
-            f"{_LINK_REMEDY[family.link or '']} of a linear predictor; {_FITS}"
+            f"{_LINK_REMEDY[family.link or '']} of a linear predictor; {FITS}"
         )
 
     def predictor(position: Any, arrays: Sequence[Any], key: Any) -> Any:
@@ -311,7 +303,7 @@ def _affine(
         raise UnsupportedModelError(
             f"the predictor of site `{site}` is not provably linear in the unconstrained "
             "parameters: products of parameters, constrained coefficients, non-linear functions "
-            f"and clipped predictors are not; {_FITS}"
+            f"and clipped predictors are not; {FITS}"
         )
     return row, offset
 
@@ -328,45 +320,3 @@ def record_likelihood(wall: PrivateModel) -> Callable[[Any, Sequence[Any]], Any]
             return run(wall.constrain(unravel(position)), arguments, jax.random.key(0), 1)
 
     return log_likelihood
-
-
-def prior_terms(wall: PrivateModel) -> Callable[[Any], dict[str, Any]]:
-    """Log prior of each site outside the plate at a flat position, every one quadratic in it.
-
-    Raises:
-        UnsupportedModelError: naming the first site whose curvature is not provably constant.
-    """
-    unravel, struct = flat_position(wall)
-    layout = wall._spec.layout
-
-    def terms(position: Any, arrays: list[Any], key: jax.Array) -> dict[str, Any]:
-        arguments = layout.fill(arrays)
-        trace, _ = run_whole(wall._spec.model, arguments, key, unconstrained=unravel(position))
-        samples = {name: site for name, site in trace.items() if site["type"] == "sample"}
-        return {n: site_log_prob(s) for n, s in samples.items() if not in_plate(s, wall.plate)}
-
-    structs = [leaf.struct(wall.num_records) for leaf in layout.arrays]
-    # NumPyro's check that a value is finite reads it, and a position always is.
-    with explained(), dist.distribution.validation_enabled(False):
-        program = trace_program(terms, struct, structs, key_struct())
-        curvature = trace_program(jax.hessian(terms), struct, structs, key_struct())
-    names = sorted(program.out)
-    for k, name in enumerate(names):
-        if any(prune(curvature, [j == k for j in range(len(names))]).used):
-            raise UnsupportedModelError(prior_message(wall, name))
-    # The wall has shown that no record reaches these.
-    pruned = prune(program, [True] * len(names))
-    return lambda position: dict(zip(names, pruned([position]), strict=True))
-
-
-def prior_message(wall: PrivateModel, name: str) -> str:
-    """Why the prior of a site is refused, and what would fit."""
-    # NumPyro keeps the Jacobian of a constrained site in a factor of this name.
-    name = name.removeprefix("_").removesuffix("_log_det") if name.endswith("_log_det") else name
-    kind = "prior" if name in wall._parts.structure.latents else "factor"
-    return (
-        f"the {kind} of site `{name}` has no constant curvature in unconstrained coordinates: "
-        "this needs normal (or flat) priors with constant mean and scale on unconstrained "
-        "parameters; Student-t and Cauchy priors, horseshoes, scale parameters and hierarchies "
-        f"are none; {_FITS}"
-    )

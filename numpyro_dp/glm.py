@@ -17,14 +17,8 @@ from jaxtyping import Array, Float
 
 from numpyro_dp._additive import _compile as quickly_compiled
 from numpyro_dp._glm_loss import Loss, Row, bounded_loss
-from numpyro_dp._glm_trace import (
-    OutcomeParts,
-    dissect,
-    flat_position,
-    prior_message,
-    prior_terms,
-    record_likelihood,
-)
+from numpyro_dp._glm_prior import prior_message, prior_terms
+from numpyro_dp._glm_trace import OutcomeParts, dissect, flat_position, record_likelihood
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model import PrivateModel
 

@@ -1,0 +1,1 @@
+"""Ways to draw once from a posterior, each with the event that one draw costs."""
