@@ -22,12 +22,19 @@ if TYPE_CHECKING:
     from numpyro_dp.errors import BudgetExceededError as BudgetExceededError
     from numpyro_dp.errors import LedgerError as LedgerError
     from numpyro_dp.errors import UnsupportedModelError as UnsupportedModelError
-    from numpyro_dp.mcmc import BoundedLikelihood as BoundedLikelihood
+    from numpyro_dp.estimators import EstimatorResult as EstimatorResult
+    from numpyro_dp.estimators import ObjectivePerturbation as ObjectivePerturbation
+    from numpyro_dp.estimators import OutputPerturbation as OutputPerturbation
+    from numpyro_dp.mcmc import DPSGFS as DPSGFS
+    from numpyro_dp.mcmc import DPSGHMC as DPSGHMC
     from numpyro_dp.mcmc import DPSGLD as DPSGLD
-    from numpyro_dp.mcmc import Grid as Grid
-    from numpyro_dp.mcmc import Langevin as Langevin
+    from numpyro_dp.mcmc import DPSGNHT as DPSGNHT
     from numpyro_dp.mcmc import MCMC as MCMC
     from numpyro_dp.mcmc import OPS as OPS
+    from numpyro_dp.mcmc import BoundedLikelihood as BoundedLikelihood
+    from numpyro_dp.mcmc import Grid as Grid
+    from numpyro_dp.mcmc import Langevin as Langevin
+    from numpyro_dp.mcmc import PhaseTransitionStepSize as PhaseTransitionStepSize
     from numpyro_dp.mcmc import PolynomialStepSize as PolynomialStepSize
     from numpyro_dp.mcmc import Rejection as Rejection
     from numpyro_dp.mcmc import StronglyLogConcave as StronglyLogConcave
@@ -42,12 +49,19 @@ _HOME = {
     "BoundedLikelihood": "mcmc",
     "Budget": "accounting",
     "BudgetExceededError": "errors",
+    "DPSGFS": "mcmc",
+    "DPSGHMC": "mcmc",
     "DPSGLD": "mcmc",
+    "DPSGNHT": "mcmc",
     "Grid": "mcmc",
     "Langevin": "mcmc",
+    "EstimatorResult": "estimators",
     "LedgerError": "errors",
     "MCMC": "mcmc",
     "OPS": "mcmc",
+    "PhaseTransitionStepSize": "mcmc",
+    "ObjectivePerturbation": "estimators",
+    "OutputPerturbation": "estimators",
     "PolynomialStepSize": "mcmc",
     "PrivacyReport": "accounting",
     "Rejection": "mcmc",

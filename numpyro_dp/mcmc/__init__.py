@@ -7,20 +7,30 @@ from numpyro_dp.mcmc.posterior.draw import BoundedLikelihood, StronglyLogConcave
 from numpyro_dp.mcmc.posterior.langevin import Langevin
 from numpyro_dp.mcmc.posterior.rejection import Rejection
 from numpyro_dp.mcmc.posterior_sample import OPS, OPSState
-from numpyro_dp.mcmc.schedules import PolynomialStepSize
+from numpyro_dp.mcmc.schedules import PhaseTransitionStepSize, PolynomialStepSize
+from numpyro_dp.mcmc.sgfs import DPSGFS, SGFSState
+from numpyro_dp.mcmc.sghmc import DPSGHMC, SGHMCState
 from numpyro_dp.mcmc.sgld import DPSGLD, SGLDState
+from numpyro_dp.mcmc.sgnht import DPSGNHT, SGNHTState
 
 __all__ = [
-    "BoundedLikelihood",
+    "DPSGFS",
+    "DPSGHMC",
     "DPSGLD",
-    "Grid",
-    "Langevin",
+    "DPSGNHT",
     "MCMC",
     "OPS",
+    "BoundedLikelihood",
+    "Grid",
+    "Langevin",
     "OPSState",
+    "PhaseTransitionStepSize",
     "PolynomialStepSize",
     "Rejection",
+    "SGFSState",
+    "SGHMCState",
     "SGLDState",
+    "SGNHTState",
     "StronglyLogConcave",
     "UncheckedNUTS",
 ]

@@ -27,6 +27,7 @@ from numpyro_dp.mcmc.statement import (
     GIVEN_STATE,
     INSECURE,
     Described,
+    describe,
     statement,
 )
 from numpyro_dp.mechanisms import os_key
@@ -262,13 +263,7 @@ class MCMC(numpyro.infer.MCMC):
             noise_key, first_key = random.split(noise_key)
             start = first_positions(first, first_key, start, records, self.num_chains)
         self._bound = self.sampler = bound
-        self._described = Described(
-            facts=bound.facts(),
-            plate=wall.plate,
-            num_records=None if relation == "add_remove" else wall.num_records,
-            public_inputs=wall.public_inputs,
-            steps_per_sample=bound.steps_per_sample,
-        )
+        self._described = describe(bound, private_size=relation == "add_remove")
         if init_params is not None:
             self._given[GIVEN_START] = None
         self._steps_before_chain = 0
@@ -283,6 +278,10 @@ class MCMC(numpyro.infer.MCMC):
             super().run(noise_key, *records, extra_fields=extra_fields, init_params=start)
         finally:
             self.sampler, self.chain_method, self._spread = kernel, method, None
+        if self.postprocess_fn is None:
+            self._described = self._described.after(
+                bound, self._states, self._last_state, self.thinning
+            )
 
     def _charge(self, bound: BoundKernel, steps: int, first: BoundKernel | None) -> None:
         label, chains = type(self.sampler).__name__, self.num_chains

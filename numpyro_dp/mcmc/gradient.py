@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from jaxtyping import ArrayLike
 
@@ -41,8 +41,6 @@ class GradientKernel(PrivateKernel):
     max_records: int | None = None
     preconditioner: Mapping[str, ArrayLike] | None = None
     _schedule: list[float] = field(init=False, repr=False, default_factory=list)
-
-    bound_type: ClassVar[type[BoundSumKernel]] = BoundGradientKernel
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +87,7 @@ class GradientKernel(PrivateKernel):
             _validate.positive("clip_norm", self.clip_norm)
 
     @abstractmethod
-    def integrator(self) -> Integrator:
+    def integrator(self, sampling_rate: float) -> Integrator:
         """The integrator that makes this kernel what it is."""
 
     def bind(
@@ -103,19 +101,20 @@ class GradientKernel(PrivateKernel):
     ) -> BoundSumKernel:
         if relation == "add_remove":
             self._check_private_size(wall.num_records)
-        metric, blocks = None, None
+        metric, blocks, joint = None, None, self.clip_norm
         if self.preconditioner is not None:
             metric = by_coordinate(wall, "preconditioner", self.preconditioner, default=1.0)
-        if isinstance(self.clip_norm, Mapping):
-            blocks = by_coordinate(wall, "clip_norm", self.clip_norm, default=None)
-        joint = 1.0 if blocks is not None else float(self.clip_norm)
-        scale, spread = self._weights(_scale(metric, blocks), blocks, joint, dimension(wall))
+        if isinstance(joint, Mapping):
+            blocks, joint = by_coordinate(wall, "clip_norm", joint, default=None), 1.0
+        dim, rate = dimension(wall), self._sampling_rate(wall.num_records)
+        weights = _clip_weights(metric, blocks)
+        scale, spread = self._weights(weights, blocks, float(joint), dim)
         mechanism = planned_sum(
             num_records=wall.num_records,
             max_records=self.max_records if relation == "add_remove" else None,
-            dim=self._entries(dimension(wall)),
-            sampling_rate=self._sampling_rate(wall.num_records),
-            clip_norm=joint,
+            dim=self._entries(dim),
+            sampling_rate=rate,
+            clip_norm=float(joint),
             microbatch_size=self.microbatch_size,
             scale=scale,
             num_steps=num_steps,
@@ -123,11 +122,12 @@ class GradientKernel(PrivateKernel):
             relation=relation,
             noise=self._noise(num_steps // num_chains),
         )
-        return self.bound_type(
+        return self._bound(
+            weights,
             wall=wall,
             steps_per_sample=self.steps_per_sample,
             private_sum=mechanism,
-            integrator=self.integrator(),
+            integrator=self.integrator(rate),
             likelihood_power=float(self.likelihood_power),
             metric=metric,
             spread=spread,
@@ -139,13 +139,17 @@ class GradientKernel(PrivateKernel):
 
     def _weights(
         self,
-        scale: tuple[float, ...] | None,
+        weights: tuple[float, ...] | None,
         blocks: tuple[float, ...] | None,
         clip_norm: float,
         dim: int,
     ) -> tuple[tuple[float, ...] | None, float | tuple[float, ...]]:
-        """Weights of a record's vector in the joint clip, and ``spread`` of the noise."""
-        return scale, 1.0 if blocks is None else blocks
+        """Weights of a record's whole vector in the joint clip, and ``spread`` of the noise."""
+        return weights, 1.0 if blocks is None else blocks
+
+    def _bound(self, weights: tuple[float, ...] | None, **fields: Any) -> BoundSumKernel:
+        """The bound kernel, from its fields and the weights of a gradient in its clip."""
+        return BoundGradientKernel(**fields)
 
     def _noise(self, steps: int) -> float | tuple[float, ...] | Budget:
         """Budget, noise multiplier, or the schedule's values for the steps of one chain."""
@@ -183,7 +187,7 @@ class GradientKernel(PrivateKernel):
         return 1.0 if self.sampling_rate is None else float(self.sampling_rate)
 
 
-def _scale(
+def _clip_weights(
     metric: tuple[float, ...] | None, blocks: tuple[float, ...] | None
 ) -> tuple[float, ...] | None:
     """Weights of a gradient's coordinates in the joint clip."""

@@ -97,6 +97,9 @@ class BoundSumKernel(BoundKernel):
     spread: float | tuple[float, ...] = 1.0
 
     summands: ClassVar[str] = "clipped per-record gradients"
+    leaving: ClassVar[tuple[str, ...]] = (
+        "the position after every step (warm-up included) and its step counter",
+    )
 
     @property
     def gradient_sd(self) -> float:
@@ -183,7 +186,7 @@ class BoundSumKernel(BoundKernel):
             clip_norm=mechanism.clip_norm,
             noise_multiplier=_noise_in_words(mechanism),
             overflow_delta=mechanism.tv_per_step,
-            released=("the position after every step (warm-up included) and its step counter",),
+            released=self.leaving,
             arithmetic=(
                 _LATTICE_ARITHMETIC + (_ROW_BY_ROW if mechanism.max_records is not None else "")
                 if mechanism.is_private

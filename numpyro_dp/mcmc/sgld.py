@@ -142,6 +142,6 @@ class DPSGLD(GradientKernel):
         True
     """
 
-    def integrator(self) -> Langevin:
+    def integrator(self, sampling_rate: float) -> Langevin:
         step = self.step_size if callable(self.step_size) else float(self.step_size)
         return Langevin(step, float(self.temperature))

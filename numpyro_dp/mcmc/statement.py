@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numpyro_dp.accounting import Accountant, PrivacyReport
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.mcmc.kernel import RunFacts
+from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
+from numpyro_dp.mcmc.relaxation import relaxation_notes
 
-__all__ = ["GIVEN_START", "GIVEN_STATE", "INSECURE", "Described", "statement"]
+__all__ = ["GIVEN_START", "GIVEN_STATE", "INSECURE", "Described", "describe", "statement"]
 
 INSECURE = (
     "the caller's key, of which the noise is a function (secure=False), is secret, random and used "
@@ -23,13 +24,33 @@ GIVEN_STATE = (
 
 
 class Described(NamedTuple):
-    """What a report says of the last run; unlike the bound kernel it may outlive the process."""
+    """What a report says of the last run; unlike the bound kernel it may outlive the process.
+
+    ``drawn`` is computed from the released draws, everything else from public values.
+    """
 
     facts: RunFacts
     plate: str
     num_records: int | None
     public_inputs: tuple[str, ...]
     steps_per_sample: int
+    drawn: tuple[str, ...] = ()
+
+    def after(self, kernel: BoundKernel, states: Any, last: Any, thinning: int) -> Described:
+        """This, with what the released draws say of the run; post-processing."""
+        return self._replace(drawn=relaxation_notes(kernel, states, last, thinning=thinning))
+
+
+def describe(bound: BoundKernel, *, private_size: bool) -> Described:
+    """What a report says of a run of ``bound`` before it has run."""
+    wall = bound.wall
+    return Described(
+        facts=bound.facts(),
+        plate=wall.plate,
+        num_records=None if private_size else wall.num_records,
+        public_inputs=wall.public_inputs,
+        steps_per_sample=bound.steps_per_sample,
+    )
 
 
 def statement(
@@ -89,6 +110,6 @@ def statement(
             else "ChaCha20 keys derived from the caller's key (reproducible)"
         ),
         arithmetic=facts.arithmetic,
-        notes=facts.notes,
+        notes=facts.notes + described.drawn,
         accountant=accountant,
     )

@@ -12,16 +12,15 @@ import pytest
 
 import numpyro_dp as ndp
 from numpyro_dp.mcmc import kernel as kernels
-from numpyro_dp.mcmc.gradient import BoundGradientKernel
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.mechanisms import private_sum as mechanism
 from numpyro_dp.mechanisms.subsample import PoissonSampler
 from numpyro_dp.model import PrivateModel
-from tests.contract.kernels import KERNELS, make
+from tests.contract.kernels import NAMES, make
 from tests.contract.surfaces import leaks, surfaces
 from tests.models import indifferent, logistic
 
-pytestmark = pytest.mark.parametrize("name", sorted(KERNELS))
+pytestmark = pytest.mark.parametrize("name", NAMES)
 
 
 def bound(name, model, data, **changes):
@@ -32,13 +31,10 @@ def bound(name, model, data, **changes):
 
 def release(kernel, seed, z, records):
     """One release of a bound kernel's private sum, in units of the clipped sum."""
-
-    def gradient(record):
-        return jax.grad(lambda w: kernel.wall.record_log_likelihood({"w": w}, record))(z)
-
-    draw = jax.jit(lambda key, records: kernel.private_sum.release(key, gradient, records))
+    draw = jax.jit(lambda key, records: kernel.release(key, {"w": z}, records, 0))
     keys = jax.random.split(jax.random.key(seed), 400)
-    return np.asarray(jax.lax.map(lambda k: draw(k, records), keys)) * 0.5
+    scale = np.asarray(kernel.private_sum.scale or 1.0)
+    return np.asarray(jax.lax.map(lambda k: draw(k, records), keys)) * 0.5 * scale
 
 
 def check_noise(name, num_records=400):
@@ -51,7 +47,10 @@ def check_noise(name, num_records=400):
     kernel = bound(name, indifferent, (x,), clip_norm=3.0)
     sums = release(kernel, 0, jnp.ones(3), [x])
     charged = kernel.event(1).events[0].event.event.noise_multiplier
+    # By coordinate, so that no part of a joint release is quieter than another: 400 draws each,
+    # known to 3.5 %, bounds at 5 standard errors.
     assert abs(sums.std() / (charged * 3.0) - 1) < 0.09, "size of the noise"
+    assert np.abs(sums.std(axis=0) / (charged * 3.0) - 1).max() < 0.18, "size of the noise"
     assert abs(sums.mean()) < 5 * charged * 3.0 / np.sqrt(sums.size)
 
 
@@ -150,7 +149,9 @@ def check_new_budget(name, quiet, loud):
         mcmc.sampler = make(name, indifferent, noise_multiplier=noise_multiplier)
         mcmc.run(jax.random.key(0), jnp.ones((400, 3)))
         spreads.append(np.diff(mcmc.get_samples()["w"], axis=0).std())
-    assert spreads[1] > 20 * spreads[0], "noise of the new budget"
+    # Fisher scoring takes shorter steps where there is more noise, all others longer ones.
+    ratio = spreads[1] / spreads[0]
+    assert max(ratio, 1 / ratio) > 20, "noise of the new budget"
 
 
 def test_the_release_keeps_its_claims(name):
@@ -182,11 +183,11 @@ def test_a_removed_clip_is_caught(name, monkeypatch):
 
 def test_an_unnoised_state_field_is_caught(name, records, monkeypatch):
     # The leak sits where a careless kernel author would put it: a diagnostic beside the draw.
-    constructor, _ = KERNELS[name]
-    honest_start = constructor.integrator(make(name, logistic)).start
-    state_type = type(jax.eval_shape(lambda: honest_start(None, {"w": jnp.ones(3)}, jnp.ones(3))))
+    honest = bound(name, logistic, (records["x"], records["y"]))
+    state_type = type(jax.eval_shape(lambda: honest.start(None, {"w": jnp.ones(3)})))
     leaking = _with_field(state_type)
-    advance, start = BoundGradientKernel.advance, BoundGradientKernel.start
+    bound_type = type(honest)
+    advance, start = bound_type.advance, bound_type.start
 
     def leaking_start(self, rng_key, z):
         return leaking(*start(self, rng_key, z), jnp.zeros(()))
@@ -195,8 +196,8 @@ def test_an_unnoised_state_field_is_caught(name, records, monkeypatch):
         honest = advance(self, key, state_type(*state[:-1]), rows)
         return leaking(*honest, sum(jnp.sum(leaf) for leaf in rows).astype(float))
 
-    monkeypatch.setattr(BoundGradientKernel, "start", leaking_start)
-    monkeypatch.setattr(BoundGradientKernel, "advance", leaking_advance)
+    monkeypatch.setattr(bound_type, "start", leaking_start)
+    monkeypatch.setattr(bound_type, "advance", leaking_advance)
     # A noise multiplier of its own, so that no executable of the honest kernel is found again.
     with pytest.raises(AssertionError, match="diagnostic"):
         check_surfaces(lambda: make(name, logistic, noise_multiplier=2.125), records)

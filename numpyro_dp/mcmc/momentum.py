@@ -1,0 +1,76 @@
+"""What the kernels with a momentum share: its public arithmetic, and the check of its friction.
+
+In coordinates multiplied by the root of the inverse preconditioner the mass is 1. A step is
+p ← (1 − f)·p + h·gradient + fresh noise, θ ← θ + h·p, with h = √η and friction fraction f.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import random
+from jaxtyping import Array, Float
+
+from numpyro_dp import _validate
+from numpyro_dp.mcmc.noisy_sum import StepSize
+
+__all__ = ["check_friction", "kicked", "momentum_between", "relaxation_share"]
+
+
+def check_friction(name: str, friction: object, step_size: StepSize) -> None:
+    """Refuse a friction that is not positive, or takes more than all momentum in one step."""
+    value = _validate.positive(name, friction)
+    if callable(step_size):
+        return
+    lost = step_size**0.5 * value
+    if lost > 1 + 1e-9:
+        raise ValueError(
+            f"√step_size·{name} is {lost:.3g}, but no step can lose more than all of its "
+            f"momentum: lower {name} to at most {step_size**-0.5:.4g}, or lower step_size"
+        )
+
+
+def kicked(
+    key: Any,
+    momentum: Float[Array, " dim"],
+    position: Float[Array, " dim"],
+    gradient: Float[Array, " dim"],
+    metric: Float[Array, " dim"] | float,
+    *,
+    stride: Float[Array, ""],
+    friction: Float[Array, ""],
+    missing: Float[Array, "*dim"],
+) -> tuple[Float[Array, " dim"], Float[Array, " dim"]]:
+    """The next position and the momentum that led there.
+
+    :param stride: h.
+    :param friction: f, the share of the momentum that is lost.
+    :param missing: variance of the fresh noise.
+    """
+    root = jnp.sqrt(jnp.asarray(metric, position.dtype))
+    # Public randomness: it completes the noise of the friction and protects nothing.
+    fresh = jnp.sqrt(missing) * random.normal(key, position.shape, position.dtype)
+    momentum = (1 - friction) * momentum + stride * root * gradient + fresh
+    moved = position + stride * root * momentum
+    return moved, momentum_between(position, moved, stride * root, momentum)
+
+
+def momentum_between(
+    before: Float[Array, " dim"],
+    after: Float[Array, " dim"],
+    pace: Float[Array, "*dim"],
+    otherwise: Float[Array, " dim"],
+) -> Float[Array, " dim"]:
+    """The momentum as two released positions show it, so that it holds nothing else.
+
+    ``otherwise`` is kept where a schedule's step is zero and positions show nothing.
+    """
+    shown = (after - before) / jnp.where(pace > 0, pace, 1)
+    return jnp.where(pace > 0, shown, otherwise)
+
+
+def relaxation_share(stride: Any, friction: Any, variance: Any) -> Any:
+    """Share of a relaxation time of one step: overdamped it diffuses, else friction limits it."""
+    diffusive = stride**2 / jnp.maximum(friction * variance, 1e-30)
+    return jnp.minimum(diffusive, friction / 2)

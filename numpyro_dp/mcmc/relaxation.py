@@ -1,0 +1,147 @@
+"""How much a chain can have forgotten its start: the relaxation law, from released values alone.
+
+A chain that diffuses for a time t (the sum of the step sizes of DP-SGLD) forgets its start along
+a direction of posterior variance v like exp(-t/2v): it holds t/2v relaxation times. Langevin noise
+that is privacy noise bounds that time by 4·steps/sd², sd the noise of a released gradient, which
+on full batches is 4μ²/C² for the whole μ of the run: more steps buy nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from numpyro_dp.mcmc.kernel import BoundKernel
+from numpyro_dp.mcmc.layout import shapes
+from numpyro_dp.mcmc.noisy_sum import BoundSumKernel
+
+__all__ = ["ENOUGH", "relaxation_limit", "relaxation_notes", "relaxation_times"]
+
+ENOUGH = 10.0
+_PLACES = 256
+_LEAST_DRAWS = 10
+
+
+def relaxation_limit(steps: int, gradient_sd: Any, variance: Any) -> Any:
+    """The law: relaxation times that a privacy noise allows, whatever the step size.
+
+    :param steps: private steps of one chain.
+    :param gradient_sd: standard deviation of the privacy noise in the released gradient, the
+        ``likelihood_power`` and the sampling rate included.
+    :param variance: posterior variance of the direction, in the same (preconditioned) coordinates.
+    :returns: 2·steps/(sd²·variance). On full batches with GDP μ = √steps/noise_multiplier this is
+        2μ²/(C²·variance), and 1/τ times as much for the posterior tempered by τ, whose variance
+        is 1/τ times as large and whose noise is τ times as large.
+    """
+    return 2 * steps / jnp.maximum(jnp.asarray(gradient_sd) ** 2 * variance, 1e-30)
+
+
+def relaxation_times(
+    kernel: BoundSumKernel, variance: Float[Array, " dim"], *, start: int, stop: int
+) -> Float[Array, " dim"]:
+    """Relaxation times that the steps ``start … stop`` of a chain hold, by coordinate.
+
+    :param variance: of the target in each unconstrained coordinate; a released or public number.
+    """
+    count = stop - start
+    # Schedules are smooth: a few hundred places tell their mean.
+    places = jnp.asarray(np.linspace(start, stop - 1, min(count, _PLACES)), jnp.int32)
+    scaled = jnp.maximum(variance / kernel.diagonal(variance.dtype), 1e-30)
+
+    def share(step: Array) -> Float[Array, " dim"]:
+        return kernel.integrator.relaxation(step, kernel.gradient_noise(step), scaled)
+
+    return count * jnp.mean(jax.vmap(share)(places), axis=0)
+
+
+def relaxation_notes(
+    kernel: BoundKernel, states: dict[str, Any], last: Any, *, thinning: int
+) -> tuple[str, ...]:
+    """What a report says of draws that are too few relaxation times long.
+
+    :param kernel: the bound kernel that made them.
+    :param states: what NumPyro collected; constrained draws by site, leading axes chain and draw.
+    :param last: the last state.
+    :param thinning: transitions for each draw that was kept.
+    :returns: nothing, or one sentence.
+
+    **Privacy.** A function of released draws and public numbers: the variance is that of the draws
+    within a chain. A chain that has not moved far shows too small a variance, but its square root
+    grows with the time alike: drifting freely it shows t/6, that is 3 relaxation times.
+    """
+    if not isinstance(kernel, BoundSumKernel):
+        return ()
+    draws = {name: rows for name, rows in states["z"].items() if name in last.z}
+    length = next(iter(draws.values())).shape[1] if draws else 0
+    if length < _LEAST_DRAWS:
+        return ()
+    variance, known = _unconstrained_variance(kernel, draws, last)
+    stop = int(np.max(last.i))
+    kept = min(length * thinning * kernel.steps_per_sample, stop)
+    times = relaxation_times(kernel, variance, start=stop - kept, stop=stop)
+    times = np.where(known, np.asarray(times, float), np.inf)
+    worst = int(np.argmin(times))
+    if not times[worst] < ENOUGH:  # nothing is said of a chain that has left for NaN
+        return ()
+    sd = jnp.broadcast_to(kernel.gradient_noise(jnp.int32(stop - 1)), variance.shape)
+    scaled = variance / kernel.diagonal(variance.dtype)
+    limit = float(relaxation_limit(kept, sd, scaled)[worst])
+    return (_sentence(_site(kernel, worst), float(variance[worst]) ** 0.5, times[worst], limit),)
+
+
+def _sentence(site: str, sd: float, times: float, limit: float) -> str:
+    found = (
+        f"The kept draws of a chain span about {times:.2g} relaxation times of their slowest "
+        f"direction (in {site!r}, unconstrained sd {sd:.2g}); below about {ENOUGH:g} they are not "
+        "draws from a posterior, but show where the chain has been."
+    )
+    if limit >= ENOUGH:
+        return f"{found} A larger step_size, more steps or a preconditioner would mend it."
+    return (
+        f"{found} At this noise no step size spans more than {limit:.2g}, and more steps at the "
+        "same ε change nothing. What multiplies it: a lower likelihood_power τ (by 1/τ, for draws "
+        "from a tempered posterior), more records, a smaller clip_norm, a larger ε, fewer chains."
+    )
+
+
+def _site(kernel: BoundSumKernel, coordinate: int) -> str:
+    """The site that a coordinate of the flattened position belongs to."""
+    for name, shape in shapes(kernel.wall).items():
+        coordinate -= int(np.prod(shape))
+        if coordinate < 0:
+            return name
+    raise IndexError("no such coordinate")
+
+
+def _unconstrained_variance(
+    kernel: BoundSumKernel, draws: dict[str, Any], last: Any
+) -> tuple[Float[Array, " dim"], np.ndarray]:
+    """Variance of the draws within a chain by coordinate, and where it is known.
+
+    Draws are kept in their supports; to first order the derivative of the transform at the last
+    position turns their variance into that of the unconstrained values. It does so for transforms
+    that act on each coordinate by itself; other sites are left out.
+    """
+    z = jax.tree.map(lambda x: x[0], last.z) if np.ndim(last.i) else last.z
+    directions = [jax.tree.map(lambda x, c=c: jnp.full_like(x, c), z) for c in (1.0, 0.0)]
+    for k, name in enumerate(sorted(z)):
+        ramp = jnp.linspace(0.5, 1.5, z[name].size, dtype=z[name].dtype) * (-1) ** k
+        directions[1][name] = ramp.reshape(z[name].shape)
+    slopes, mixed = (jax.jvp(kernel.wall.constrain, (z,), (v,))[1] for v in directions)
+    variance, known = {}, {}
+    for name, position in z.items():
+        alone = slopes[name].shape == position.shape and bool(
+            jnp.allclose(mixed[name], slopes[name] * directions[1][name], rtol=1e-4)
+        )
+        known[name] = jnp.full(position.shape, alone and name in draws)
+        variance[name] = jnp.ones_like(position)
+        if alone and name in draws:
+            spread = np.asarray(draws[name], float).var(axis=1).mean(axis=0)
+            square = jnp.maximum(slopes[name] ** 2, 1e-30)
+            variance[name] = jnp.asarray(spread, position.dtype) / square
+    return ravel_pytree(variance)[0], np.asarray(ravel_pytree(known)[0], bool)

@@ -1,0 +1,171 @@
+"""DP-SGNHT: a stochastic gradient Nosé-Hoover thermostat on a private gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from numpyro_dp.mcmc.gradient import GradientKernel
+from numpyro_dp.mcmc.momentum import check_friction, kicked, relaxation_share
+from numpyro_dp.mcmc.noisy_sum import StepSize, step_at
+from numpyro_dp.mcmc.notes import raised_temperature
+
+__all__ = ["DPSGNHT", "SGNHTState"]
+
+
+class SGNHTState(NamedTuple):
+    """What a DP-SGNHT chain carries; released values, functions of them, and a key.
+
+    - **i**: private steps taken so far.
+    - **z**: unconstrained position, one array for each latent site.
+    - **momentum**: the last move over √η and the root of the preconditioner: a function of two
+      released positions. Flat, in the order of the site names.
+    - **thermostat**: the friction ξ, a function of all momenta so far.
+    - **rng_key**: key of the noise to come; zeroed in every state that outlives a run.
+    """
+
+    i: Int[Array, "..."]
+    z: dict[str, Float[Array, "..."]]
+    momentum: Float[Array, "... dim"]
+    thermostat: Float[Array, "..."]
+    rng_key: Any
+
+
+@dataclass(frozen=True)
+class Thermostat:
+    """As DP-SGHMC's dynamics, with a friction that follows the momentum's released energy."""
+
+    step_size: StepSize
+    temperature: float
+    diffusion: float
+
+    def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> SGNHTState:
+        first = jnp.asarray(self.diffusion, position.dtype)
+        return SGNHTState(jnp.zeros((), jnp.int32), z, jnp.zeros_like(position), first, rng_key)
+
+    def step(
+        self,
+        key: Any,
+        state: SGNHTState,
+        position: Float[Array, " dim"],
+        gradient: Float[Array, " dim"],
+        gradient_sd: float | Float[Array, "*dim"],
+        metric: Float[Array, " dim"] | float,
+    ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
+        stride = jnp.sqrt(step_at(self.step_size, state.i, position.dtype))
+        lost = jnp.minimum(stride * state.thermostat, 1)
+        missing = 2 * stride * self.diffusion * self.temperature - (stride * gradient_sd) ** 2
+        position, momentum = kicked(
+            key,
+            state.momentum,
+            position,
+            gradient,
+            metric,
+            stride=stride,
+            friction=lost,
+            missing=jnp.maximum(missing, 0),
+        )
+        return position, {
+            "momentum": momentum,
+            "thermostat": self.warmed(state.thermostat, stride, momentum),
+        }
+
+    def warmed(
+        self,
+        thermostat: Float[Array, ""],
+        stride: Float[Array, ""],
+        momentum: Float[Array, " dim"],
+    ) -> Float[Array, ""]:
+        """The thermostat after a move, from released momenta alone."""
+        # A momentum that lost the share f and was refilled has variance T / (1 - f/2) where the
+        # positions have temperature T; without the factor they would be too cold by f/2.
+        lost = jnp.minimum(stride * thermostat, 1)
+        energy = (1 - lost / 2) * jnp.mean(momentum**2)
+        return thermostat + stride * (energy - self.temperature)
+
+    def _settled(self, stride: Any, gradient_sd: Any) -> Any:
+        """Friction fraction at which the thermostat balances all noise."""
+        answering = (stride * gradient_sd) ** 2 / (2 * self.temperature)
+        return jnp.minimum(jnp.maximum(stride * self.diffusion, jnp.max(answering)), 1)
+
+    def notes(self, gradient_sd: float) -> tuple[str, ...]:
+        if callable(self.step_size) or gradient_sd == 0:
+            return ()
+        reached = self.step_size * gradient_sd**2 / 2
+        free = 2 * self.temperature / gradient_sd**2
+        hot = raised_temperature(reached, self.temperature, f"A step_size of at most {free:.3g}")
+        answering = self.step_size**0.5 * gradient_sd**2 / (2 * self.temperature)
+        if hot or answering <= self.diffusion * (1 + 1e-9):
+            return hot
+        return (
+            f"The privacy noise exceeds what diffusion={self.diffusion:g} asks for: the "
+            f"thermostat answers it with a friction of about {answering:.3g}, which keeps the "
+            "temperature once it has settled, and the chain moves more slowly for it.",
+        )
+
+    def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
+        stride = jnp.sqrt(step_at(self.step_size, step, jnp.float32))
+        return relaxation_share(stride, self._settled(stride, gradient_sd), variance)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DPSGNHT(GradientKernel):
+    """Differentially private stochastic gradient Nosé-Hoover thermostat.
+
+    The dynamics of :class:`~numpyro_dp.DPSGHMC`, with a friction ξ that is not chosen but follows
+    the momentum: it rises while the momentum's energy is above the temperature and falls while it
+    is below. Whatever noise the gradients bring (Poisson batches, privacy noise beyond what
+    ``diffusion`` asks for) is balanced without being known.
+
+    With h = √η a step injects noise of variance 2hA·temperature into the momentum, the privacy
+    noise counted into it, takes the share hξ from the momentum, and moves ξ by
+    h·((1 − hξ/2)·mean(p²) − temperature).
+
+    :param model: a NumPyro model, as for :class:`~numpyro_dp.DPSGLD`.
+    :param step_size: η, in units of squared unconstrained parameter; a number or a schedule.
+    :param diffusion: A, positive, per unconstrained parameter: how much noise is injected at
+        least, and the friction at the start.
+    :param preconditioner: public diagonal G of the inverse mass, by site.
+    :raises ValueError: for arguments out of range, or √step_size·diffusion above 1.
+
+    Every other argument is :class:`~numpyro_dp.DPSGLD`'s. The thermostat needs some hundred steps
+    to settle: let them be warm-up (which is charged). One thermostat balances noise that is alike
+    in all (preconditioned) coordinates: with a ``clip_norm`` by site, choose ``diffusion`` large
+    enough that nothing is left for it to balance.
+
+    **Privacy.** Mechanism, sensitivity, relations and event are DP-SGLD's. Released: the position
+    after every step; momentum and thermostat in the state are functions of these positions, so
+    they cost nothing.
+
+    **References.** Ding et al., *Bayesian Sampling Using Stochastic Gradient Thermostats* (NeurIPS
+    2014), with the factor 1 − hξ/2 that keeps the temperature of the positions at first order in
+    h; Wang, Fienberg, Smola, *Privacy for Free* (ICML 2015).
+
+    **Example**::
+
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import numpyro_dp as ndp
+        >>> def model(x):
+        ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
+        ...     with numpyro.plate("people", x.shape[0]):
+        ...         numpyro.sample("x", dist.Normal(mu, 1), obs=x)
+        >>> kernel = ndp.DPSGNHT(model, step_size=1e-4, diffusion=10.0, batch_size=50,
+        ...                      clip_norm=2.0, privacy=ndp.Budget(1.0, 1e-5))
+        >>> mcmc = ndp.MCMC(kernel, num_warmup=50, num_samples=50, progress_bar=False)
+        >>> mcmc.run(jax.random.key(0), jnp.linspace(-1.0, 3.0, 500))
+        >>> mcmc.privacy.epsilon <= 1.0
+        True
+    """
+
+    diffusion: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_friction("diffusion", self.diffusion, self.step_size)
+
+    def integrator(self, sampling_rate: float) -> Thermostat:
+        step = self.step_size if callable(self.step_size) else float(self.step_size)
+        return Thermostat(step, float(self.temperature), float(self.diffusion))
