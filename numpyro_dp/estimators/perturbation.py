@@ -1,0 +1,323 @@
+"""What objective and output perturbation share: charge, solve from a public start, release."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax, random
+from jaxtyping import Array
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting import DEFAULT_DELTA, Accountant, Budget, PrivacyReport, calibrate
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.estimators.noise import Tilt
+from numpyro_dp.estimators.problem import Problem, problem
+from numpyro_dp.estimators.release import LatticeOutput
+from numpyro_dp.estimators.result import EstimatorResult
+from numpyro_dp.estimators.solver import (
+    arithmetic_tolerance,
+    design,
+    minimise,
+    num_iterations,
+)
+from numpyro_dp.glm import GLM, Loss, Row, flat_position, gaussian_prior, recognise
+from numpyro_dp.mcmc.keys import as_typed_keys, is_traced, seeded_key
+from numpyro_dp.mcmc.statement import INSECURE
+from numpyro_dp.mechanisms import os_key
+from numpyro_dp.model import PrivateModel, private_model
+
+__all__ = ["PerturbationEstimator", "Plan"]
+
+_ARITHMETIC = (
+    "float64 on the host with every rounding bounded and counted into the gradient tolerance; "
+    "released as integers with floored Gaussian noise from an exact table"
+)
+# Leaves most of a tolerance to the solver where the machine needs some of it.
+_HEADROOM = 4.0
+_RELATIVE_TOLERANCE = 1e-6
+
+
+class Plan(NamedTuple):
+    """Everything fixed before the data is touched.
+
+    - **problem**: the constants of what is solved.
+    - **iterations**: steps of the solver.
+    - **tilt**: law of the random linear term, ``None`` without one.
+    - **output**: noise on the result.
+    - **event**: what is charged.
+    - **contribution**: bound on one record's part, in the units of the noise.
+    - **noise_multiplier**: noise over ``contribution``.
+    """
+
+    problem: Problem
+    iterations: int
+    tilt: Tilt | None
+    output: LatticeOutput
+    event: DpEvent
+    contribution: float
+    noise_multiplier: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PerturbationEstimator:
+    """Arguments that both estimators take; see :class:`~numpyro_dp.ObjectivePerturbation`."""
+
+    model: Callable[..., Any] = field(kw_only=False, repr=False)
+    row_norm: float
+    privacy: Budget | None = None
+    noise_multiplier: float | None = None
+    accountant: Accountant | None = None
+    regularisation: float | None = None
+    gradient_tolerance: float | None = None
+    max_iterations: int = 20_000
+    huber: float | None = None
+    max_trials: int | None = None
+    predictor_bounds: tuple[float, float] | None = None
+    max_count: float | None = None
+    max_records: int | None = None
+    data_plate: str | None = None
+    secure: bool = True
+    _account: Accountant = field(init=False, repr=False)
+    _charges: list[tuple[str, DpEvent]] = field(init=False, repr=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not callable(self.model):
+            raise ValueError(f"model must be a NumPyro model (a callable), got {self.model!r}")
+        if (self.privacy is None) == (self.noise_multiplier is None):
+            raise ValueError(
+                "give either privacy=Budget(epsilon, delta), from which the noise is calibrated, "
+                "or noise_multiplier=, and not both"
+            )
+        if self.privacy is not None and not isinstance(self.privacy, Budget):
+            raise ValueError(
+                f"privacy must be a numpyro_dp.Budget(epsilon, delta), got {self.privacy!r}"
+            )
+        if self.accountant is not None and not isinstance(self.accountant, Accountant):
+            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {self.accountant!r}")
+        for name in ("row_norm", "regularisation", "gradient_tolerance", "noise_multiplier"):
+            self._check_public(name)
+        _validate.positive_int("max_iterations", self.max_iterations)
+        if self.max_records is not None:
+            _validate.positive_int("max_records", self.max_records)
+        own = Accountant() if self.accountant is None else self.accountant
+        object.__setattr__(self, "_account", own)
+
+    def _check_public(self, name: str) -> None:
+        value = getattr(self, name)
+        if callable(value):
+            raise ValueError(
+                f"{name} must be a public number: one that is computed from the data would be a "
+                "release that nothing accounts for"
+            )
+        if name == "row_norm" and value == math.inf:
+            raise ValueError(
+                "row_norm must be finite: without a bound on ‖x‖ one record could move the "
+                "result by any amount; give a public bound, to which longer rows are projected"
+            )
+        if name == "regularisation" and value == 0:
+            return
+        if value is not None:
+            _validate.positive(name, value)
+
+    @property
+    def delta(self) -> float:
+        """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
+        for budget in (self.privacy, self._account.budget):
+            if budget is not None:
+                return budget.delta
+        return DEFAULT_DELTA
+
+    def _ridge(self, loss: Loss, prior_curvature: float) -> float:
+        """Curvature of the ridge that is added to the prior."""
+        return 0.0 if self.regularisation is None else float(self.regularisation)
+
+    @abstractmethod
+    def _plan(self, stated: Problem) -> Plan:
+        """Fix noise, solver and event for a problem without a linear term."""
+
+    @abstractmethod
+    def _mechanism(self) -> str:
+        """The mechanism in words."""
+
+    def run(self, rng_key: Any, *args: Any, **kwargs: Any) -> EstimatorResult:
+        """Charge the accountant, then solve and release.
+
+        :param rng_key: a JAX key. With ``secure=True`` it governs nothing: the solver starts at
+            the prior's mode, and all noise comes from the operating system.
+        :param args: arguments of the model; arrays whose leading axis is the private plate are
+            records, everything else is public or must be wrapped in ``numpyro_dp.public``.
+        :param kwargs: keyword arguments of the model.
+        :returns: the estimate, with its privacy report.
+        :raises BudgetExceededError: the accountant refuses; nothing was charged.
+        :raises UnsupportedModelError: the model cannot be split, or is no generalised linear model
+            with a normal prior.
+        :raises ValueError: an argument is out of range, or the guarantee would need more
+            iterations than ``max_iterations``.
+        """
+        if is_traced(rng_key, args, kwargs):
+            raise ValueError(
+                "run was called inside a JAX transformation: it would be charged once and could "
+                "be executed many times. Call it outside jit, vmap and pmap"
+            )
+        keys = as_typed_keys(rng_key, 1)
+        wall = private_model(
+            self.model, args, kwargs, data_plate=self.data_plate, private_size=self._private_size
+        )
+        glm, plan = self.plan(wall)
+        records = wall.records(args, kwargs)
+        label = type(self).__name__
+        condition = None if self.secure else INSECURE
+        self._account.charge(plan.event, label=label, condition=condition)
+        self._charges.append((label, plan.event))
+        key = os_key() if self.secure else seeded_key(keys)
+        point = _solve_and_release(glm, plan, records, key, self._private_size)
+        z = flat_position(wall)[0](jnp.asarray(point))
+        constrained = wall.constrain(z)
+        return EstimatorResult(
+            params={f"{name}_auto_loc": value for name, value in constrained.items()},
+            sites={**constrained, **wall.deterministics(z)},
+            privacy=self._report(wall, glm, plan),
+        )
+
+    def plan(self, wall: PrivateModel) -> tuple[GLM, Plan]:
+        """Recognise a split model and fix every number; nothing is charged or touched."""
+        glm = recognise(wall)
+        loss = glm.loss(
+            huber=self.huber,
+            max_trials=self.max_trials,
+            predictor_bounds=self.predictor_bounds,
+            max_count=self.max_count,
+        )
+        stated = problem(
+            glm,
+            loss,
+            num_records=self._size(wall),
+            row_norm=self.row_norm,
+            regularisation=self._ridge(loss, gaussian_prior(wall).least),
+        )
+        return glm, self._plan(stated)
+
+    @property
+    def _private_size(self) -> bool:
+        return self._account.relation == "add_remove"
+
+    def _size(self, wall: PrivateModel) -> int:
+        if not self._private_size:
+            return wall.num_records
+        if self.max_records is None or self.max_records < wall.num_records:
+            raise ValueError(
+                "under relation='add_remove' the number of records is private: give max_records=, "
+                "a public upper bound on it"
+            )
+        return self.max_records
+
+    def _multiplier(self, event: Callable[[float], DpEvent]) -> float:
+        """The noise multiplier, as given or calibrated."""
+        if self.noise_multiplier is not None:
+            return float(self.noise_multiplier)
+        if self.privacy is None:
+            raise ValueError("give privacy= or noise_multiplier=")
+        return calibrate(event, self.privacy, self._account.relation)
+
+    def _solver(self, tilted: Problem) -> tuple[float, int]:
+        """Gradient tolerance, as given or the least that float64 supports well, and the count."""
+        tolerance = self.gradient_tolerance
+        if tolerance is None:
+            by_machine = _HEADROOM * arithmetic_tolerance(tilted)
+            tolerance = max(_RELATIVE_TOLERANCE * tilted.lipschitz, by_machine)
+        if not math.isfinite(tolerance):
+            raise ValueError(
+                "the problem is so ill-conditioned that float64 guarantees no accuracy at all: "
+                "use a larger regularisation or a smaller row_norm"
+            )
+        count = num_iterations(tilted, tolerance)
+        if count > self.max_iterations:
+            raise ValueError(
+                f"a gradient norm of {tolerance:.3g} for every data set takes {count} iterations, "
+                f"more than max_iterations={self.max_iterations}: allow more, or use a larger "
+                "regularisation, gradient_tolerance or a smaller row_norm"
+            )
+        return tolerance, count
+
+    def _report(self, wall: PrivateModel, glm: GLM, plan: Plan) -> PrivacyReport:
+        size = None if self._private_size else wall.num_records
+        return PrivacyReport.build(
+            entries=self._charges,
+            relation=self._account.relation,
+            delta=self.delta,
+            unit=f"one slice of plate '{wall.plate}'",
+            num_records=size,
+            mechanism=self._mechanism(),
+            sampler="every record",
+            sampling_rate=1.0,
+            clip_norm=plan.contribution,
+            noise_multiplier=plan.noise_multiplier,
+            steps=len(self._charges),
+            warmup_steps=0,
+            num_chains=1,
+            overflow_delta=plan.output.tv,
+            released=("the noisy minimiser",),
+            assumed_public=(
+                *(() if size is None else (f"the number of records ({size})",)),
+                "the model, its priors and every option of the estimator",
+                *(f"argument {name}" for name in wall.public_inputs),
+            ),
+            conditions=() if self.secure else (INSECURE,),
+            randomness=(
+                "ChaCha20 keys from the operating system"
+                if self.secure
+                else "ChaCha20 keys derived from the caller's key (reproducible)"
+            ),
+            arithmetic=_ARITHMETIC,
+            notes=_notes(plan),
+            accountant=self._account,
+        )
+
+
+def _notes(plan: Plan) -> tuple[str, ...]:
+    stated = plan.problem
+    notes = (
+        f"Rows of the design longer than {stated.row_norm:g} were projected to that norm, the "
+        "intercept's column included.",
+        f"The solver took {plan.iterations} iterations, a number fixed in advance that guarantees "
+        "its accuracy for every data set.",
+    )
+    if stated.ridge == 0:
+        return notes
+    return (
+        *notes,
+        f"A ridge of curvature {stated.ridge:.4g} around the prior's mode was added: the result "
+        "is the MAP estimate of a model with a tighter prior.",
+    )
+
+
+def _solve_and_release(
+    glm: GLM, plan: Plan, records: list[Array], key: Any, one_by_one: bool
+) -> np.ndarray:
+    stated = plan.problem
+    tilt_key, output_key = random.split(key)
+    rows = _rows(glm, stated.row_norm, one_by_one, records)
+    tilt = np.zeros(stated.dim)
+    if plan.tilt is not None:
+        tilt = plan.tilt.draw(tilt_key, stated.dim)
+    point = minimise(stated, design(stated, rows), tilt, plan.iterations)
+    return plan.output.release(output_key, point)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _rows(glm: GLM, row_norm: float, one_by_one: bool, records: list[Array]) -> Row:
+    if not one_by_one:
+        return glm.rows(records, row_norm)
+    # Where a record may be absent, later ones move, and vector instructions may round them
+    # differently in another place.
+    return lax.map(
+        lambda record: glm.clipped(record, row_norm), [leaf[:, None] for leaf in records]
+    )

@@ -1,0 +1,78 @@
+"""One float64 vector released on the integer lattice.
+
+The vector is rounded to integers and floor(Z), Z ~ N(0, K²), is added to them: floor(q + Z) is
+post-processing of the Gaussian mechanism on q. Rounding moves the vector by at most half a unit a
+coordinate, which the caller counts into its sensitivity.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int32, Key
+
+from numpyro_dp.mechanisms.lattice import Lattice, floor_noise
+from numpyro_dp.mechanisms.random import word_pairs
+
+__all__ = ["LatticeOutput"]
+
+# The finest that two table draws allow: the rounding of the vector then drowns in the noise.
+_SD, _SPAN, _COARSE = 1 << 12, 8, 1 << 9
+_UNITS = _SD * math.hypot(1, _COARSE)
+
+
+@dataclass(frozen=True)
+class LatticeOutput:
+    """Gaussian noise of standard deviation ``noise_sd`` for vectors of ``dim`` coordinates.
+
+    Privacy: the noise is exactly floored Gaussian up to ``tv``; the vector is moved by at most
+    ``rounding`` in norm before it.
+    """
+
+    noise_sd: float
+    dim: int
+
+    @property
+    def scale(self) -> float:
+        """Size of a lattice unit."""
+        return self.noise_sd / _UNITS
+
+    @property
+    def rounding(self) -> float:
+        """How far rounding can move a vector, in norm, the division by ``scale`` included."""
+        return 0.51 * math.sqrt(self.dim) * self.scale
+
+    @property
+    def tv(self) -> float:
+        """Total variation of the noise to its ideal law."""
+        return self.dim * self._lattice.tv
+
+    @property
+    def _lattice(self) -> Lattice:
+        return Lattice(
+            sd=_SD,
+            span=_SPAN,
+            coarse=_COARSE,
+            squared_bound=0,
+            cap=0.0,
+            dither=False,
+            # The unit is applied on the host: one program serves every size of the noise.
+            scale=1.0,
+        )
+
+    def release(
+        self, key: Key[Array, ""], value: Float[np.ndarray, " dim"]
+    ) -> Float[np.ndarray, " dim"]:
+        """The vector with noise; ``key`` is used up."""
+        # Cutting to a box is a contraction; it keeps integers that float64 rounds well below 1/2.
+        units = np.clip(value / self.scale, -(2.0**44), 2.0**44)
+        integers = np.rint(units).astype(np.int64)
+        noise = np.asarray(_noise(self._lattice, self.dim, key), np.int64)
+        return (integers + noise - self._lattice.mean) * self.scale
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _noise(lattice: Lattice, dim: int, key: Key[Array, ""]) -> Int32[Array, " dim"]:
+    return floor_noise(lattice, *word_pairs(key, lattice.draws * dim))
