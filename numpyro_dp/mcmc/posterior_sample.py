@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from numpyro_dp import _validate
@@ -271,7 +272,9 @@ def largest_power(
         except ValueError:
             # Too large a power for the sampler, such as a rejection that would hardly ever end.
             return False
-        return privacy_curve(event, relation).epsilon(budget.delta) <= budget.epsilon
+        # At very small shifts the closed form of the Gaussian takes log 0 on its way, rightly.
+        with np.errstate(divide="ignore"):
+            return privacy_curve(event, relation).epsilon(budget.delta) <= budget.epsilon
 
     low = most
     while not fits(low):

@@ -46,7 +46,8 @@ class Langevin:
     """Draw by full-batch Langevin dynamics from a public start, and release the last state only.
 
     :param step_size: h, in units of squared unconstrained parameter; default 1.5/(m + M), m and M
-        the least and largest curvature that the target can have for any data of this size.
+        the least and largest curvature that the target can have for any data of this size, and
+        1.8/M where m is 0.
     :param iterations: T, gradient steps of one draw; default 4.5/(h·m), at most 2000, and 200
         where m is 0.
 
@@ -72,7 +73,8 @@ class Langevin:
         :raises ValueError: when the step size does not contract.
         """
         least, most = target.strong_convexity, target.smoothness
-        step = 1.5 / (least + most) if self.step_size is None else float(self.step_size)
+        default = (1.5 if least > 0 else 1.8) / (least + most)
+        step = default if self.step_size is None else float(self.step_size)
         if not step * most < 2:
             raise ValueError(
                 f"step_size={step:g} must be below 2/M = {2 / most:.4g}, M = {most:.4g} being the "
