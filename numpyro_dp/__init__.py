@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from numpyro_dp.mcmc import MCMC as MCMC
     from numpyro_dp.mcmc import OPS as OPS
     from numpyro_dp.mcmc import BoundedLikelihood as BoundedLikelihood
+    from numpyro_dp.mcmc import DPBarkerMH as DPBarkerMH
+    from numpyro_dp.mcmc import DPFastMH as DPFastMH
+    from numpyro_dp.mcmc import DPPenaltyMH as DPPenaltyMH
     from numpyro_dp.mcmc import Grid as Grid
     from numpyro_dp.mcmc import Langevin as Langevin
     from numpyro_dp.mcmc import PhaseTransitionStepSize as PhaseTransitionStepSize
@@ -49,6 +52,9 @@ _HOME = {
     "BoundedLikelihood": "mcmc",
     "Budget": "accounting",
     "BudgetExceededError": "errors",
+    "DPBarkerMH": "mcmc",
+    "DPFastMH": "mcmc",
+    "DPPenaltyMH": "mcmc",
     "DPSGFS": "mcmc",
     "DPSGHMC": "mcmc",
     "DPSGLD": "mcmc",

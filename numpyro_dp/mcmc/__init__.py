@@ -1,6 +1,8 @@
 """Private kernels and the driver that runs them."""
 
 from numpyro_dp.mcmc.driver import MCMC
+from numpyro_dp.mcmc.metropolis import DPBarkerMH, DPFastMH, DPPenaltyMH
+from numpyro_dp.mcmc.metropolis_step import MetropolisState
 from numpyro_dp.mcmc.posterior.bounded import Grid
 from numpyro_dp.mcmc.posterior.conditional import UncheckedNUTS
 from numpyro_dp.mcmc.posterior.draw import BoundedLikelihood, StronglyLogConcave
@@ -21,8 +23,12 @@ __all__ = [
     "MCMC",
     "OPS",
     "BoundedLikelihood",
+    "DPBarkerMH",
+    "DPFastMH",
+    "DPPenaltyMH",
     "Grid",
     "Langevin",
+    "MetropolisState",
     "OPSState",
     "PhaseTransitionStepSize",
     "PolynomialStepSize",

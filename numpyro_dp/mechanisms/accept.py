@@ -8,6 +8,7 @@ influence is exactly its integer and the law of the noise is exactly a table's.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 _LEAST_CELL = 2.0**-10
+_FINEST_UNIT = 2.0**-28
 _MOST_BOUND = 2.0**10
 _MOST_NOISE = 64.0
 # So many records that the lattice is as fine as its table allows.
@@ -87,7 +89,7 @@ def fine_grid(bound: float, resolution: int) -> tuple[Grid, int]:
 
     Args:
         bound: largest term of one record, in nats, in (0, 1024].
-        resolution: integers that a record's term should span.
+        resolution: integers that a record's term should span, at most.
 
     Returns:
         The grid, and the largest integer of a record: e^w · largest · unit ≤ bound, w the width of
@@ -102,7 +104,9 @@ def fine_grid(bound: float, resolution: int) -> tuple[Grid, int]:
             f"{bound:g}: shorten the moves or give a smaller record bound"
         )
     resolution = max(resolution, math.ceil(bound / _LEAST_CELL))
-    low_bits = min(_width_bits(bound / resolution), 28)
+    # Finer units than this would buy nothing, and wider sums.
+    resolution = min(resolution, math.ceil(bound / _FINEST_UNIT))
+    low_bits = _width_bits(bound / resolution)
     unit = bound / resolution
     return Grid(unit * math.exp(-unit * (1 << low_bits)) * (1 - 1e-12), low_bits), resolution
 
@@ -195,7 +199,10 @@ class _Noised:
             max_rows=1,
             precise=True,
         )
-        unit = noise_sd / (lattice.sd * math.hypot(1, lattice.coarse))
+        total_sd = lattice.sd * math.hypot(1, lattice.coarse)
+        # A hair more noise, so that penalty and floor together are a whole number of units.
+        noise_sd = (2 * math.ceil(noise_sd * total_sd / 2) + 1) / total_sd
+        unit = noise_sd / total_sd
         grid = Grid(unit, _width_bits(unit))
         # Twice the error of a linear interpolation between exact values, see the test's events.
         usable = bound * (1 - 1e-9) - grid.cell**2 / 3
@@ -216,11 +223,19 @@ class _Noised:
         """zCDP of the noisy log ratio itself."""
         return (largest * self.grid.unit / self.noise_sd) ** 2 / 2 * (1 + 1e-9)
 
-    def _noisy(self, key: Key[Array, ""], public: Float[Array, ""]) -> tuple[Fixed, Fixed]:
+    def _noise(self, key: Key[Array, ""]) -> Fixed:
+        """Floored noise of mean −s²/2."""
         words = word_pairs(key, self.lattice.draws)
-        noise = self.grid.split(floor_noise(self.lattice, *words)[0])
-        shift = -(self.noise_sd**2) / 2 - self.lattice.mean * self.grid.unit
-        return noise, self.grid.public(public + shift)
+        shift = -(self.noise_sd**2) / 2 / self.grid.unit - self.lattice.mean
+        return self.grid.split(floor_noise(self.lattice, *words)[0] + round(shift))
+
+    def _decide(
+        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""], law: Callable
+    ) -> Bool[Array, ""]:
+        noise_key, threshold_key = random.split(key)
+        threshold = law(self.grid, threshold_key)
+        offset = self.grid.public(public)
+        return self.grid.nonnegative(log_ratio, offset, self._noise(noise_key), threshold)
 
 
 @dataclass(frozen=True)
@@ -240,9 +255,7 @@ class Penalty(_Noised):
     def decide(
         self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
     ) -> Bool[Array, ""]:
-        noise_key, threshold_key = random.split(key)
-        threshold = exponential(self.grid, threshold_key)
-        return self.grid.nonnegative(log_ratio, *self._noisy(noise_key, public), threshold)
+        return self._decide(key, log_ratio, public, exponential)
 
     def event(self, bound: float) -> DpEvent:
         return bit_event("penalty", bound, self.noise_sd)
@@ -264,9 +277,7 @@ class NoisyBarker(_Noised):
     def decide(
         self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
     ) -> Bool[Array, ""]:
-        noise_key, threshold_key = random.split(key)
-        threshold = logistic(self.grid, threshold_key)
-        return self.grid.nonnegative(log_ratio, *self._noisy(noise_key, public), threshold)
+        return self._decide(key, log_ratio, public, logistic)
 
     def event(self, bound: float) -> DpEvent:
         return bit_event("noisy_barker", bound, self.noise_sd)
