@@ -4,7 +4,7 @@ from numpyro_dp.accounting import events
 from numpyro_dp.accounting import handlers as _handlers  # noqa: F401  (registers them)
 from numpyro_dp.accounting.accountant import Accountant
 from numpyro_dp.accounting.budget import DEFAULT_DELTA, Budget
-from numpyro_dp.accounting.calibrate import calibrate
+from numpyro_dp.accounting.calibrate import calibrate, largest
 from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
 from numpyro_dp.accounting.figures import rounded_down, rounded_up
 from numpyro_dp.accounting.ledger import Entry
@@ -22,6 +22,7 @@ __all__ = [
     "calibrate",
     "check_relation",
     "events",
+    "largest",
     "privacy_curve",
     "relation_text",
     "rounded_down",

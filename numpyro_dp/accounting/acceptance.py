@@ -10,8 +10,7 @@ bounded by their values at one end. The intervals cover the real line; nothing i
 import math
 
 import numpy as np
-from scipy.special import erfcx, expit, log_expit, log_ndtr, logsumexp
-from scipy.stats import poisson
+from scipy.special import erfcx, expit, gammaln, log_expit, log_ndtr, logsumexp, pdtrc
 
 from numpyro_dp.accounting.binary import Family
 from numpyro_dp.accounting.renyi import ORDERS, Array
@@ -23,22 +22,28 @@ __all__ = ["batch_family", "last_count", "noisy_barker_family", "penalty_family"
 _FAR = 100.0
 _CORE = 9.0
 _TAIL_STEP = 0.25
-_CELLS = 48
+_ROUGH = 0.02
+_CELLS = 24
 _ROUNDING = 4e-15
 
 _Logs = tuple[Array, Array]
 
 
 def _log_ratios(low: float, core: tuple[float, float], high: float, step: float) -> Array:
-    """Return an increasing grid: steps of ``step`` within ``core``, wider ones outside."""
-    wide = max(_TAIL_STEP, step)
-    return np.concatenate(
-        [
-            np.arange(low, core[0], wide),
-            np.arange(core[0], core[1], step),
-            np.arange(core[1], high + wide, wide),
-        ]
-    )
+    """Return an increasing grid: steps of ``step`` within ``core``, wider ones outside.
+
+    Where steps are wide anyway, everything below ``core`` is left to the pair beyond the grid.
+    """
+    if step >= _ROUGH:
+        low = core[0]
+    wide = max(_TAIL_STEP, 4 * step)
+    parts = [
+        np.arange(low, core[0], wide),
+        np.arange(core[0], core[1], step),
+        np.arange(core[1], high, wide),
+        np.array([high]),
+    ]
+    return np.concatenate(parts)
 
 
 def _losses(before: _Logs, after: _Logs) -> tuple[Array, Array]:
@@ -195,19 +200,19 @@ def _one_shift(grid: Array, mean: float, weight: float) -> Array:
     """Return logit E σ(l + kw) − l for k ~ Poisson(mean), widened by its rounding."""
     tilted = mean * math.exp(abs(weight))
     counts = np.arange(last_count(tilted, 1e-18) + 1)
-    chances = poisson.pmf(counts, mean)
-    moved = np.add.outer(grid, weight * counts)
-    # Differences from no draw at all, so that small rates lose no digits.
-    here = expit(grid)
-    gain = ((expit(moved) - here[:, None]) * chances).sum(axis=1) / (here * expit(-grid))
+    chances = np.exp(counts * math.log(mean) - mean - gammaln(counts + 1))
+    added = weight * counts
+    # x = E(σ(l + kw) − σ(l)) / (p(1 − p)) from ratios, so that rare outcomes lose no digits.
+    log_ratio = log_expit(np.add.outer(grid, added)) - log_expit(grid)[:, None]
+    gain = np.exp(log_ratio) @ (-np.expm1(-added) * chances)
     # logit(p + p(1−p)x) − logit(p) = log1p((1−p)x) − log1p(−px)
-    found = np.log1p(expit(-grid) * gain) - np.log1p(-here * gain)
+    found = np.log1p(expit(-grid) * gain) - np.log1p(-expit(grid) * gain)
     return found * (1 + 1e-10)
 
 
 def last_count(mean: float, chance: float) -> int:
     """Return a count that a Poisson variable of this ``mean`` exceeds with at most ``chance``."""
     count = math.ceil(mean)
-    while poisson.sf(count, mean) > chance:
+    while pdtrc(count, mean) > chance:
         count += 1
     return count

@@ -41,7 +41,7 @@ def _largest_left(spent_json: str, budget: Budget, relation: Relation) -> float:
     found = parts(spent, relation)
     if not found.private:
         return 0.0
-    if not found.steps and not found.distances:
+    if not found.steps and not found.distances and not found.bounds:
         return _closed_form(math.fsum(found.squares), budget)
     if privacy_curve(spent, relation).epsilon(budget.delta) >= budget.epsilon:
         return 0.0

@@ -17,6 +17,7 @@ its end, or 1, bounds it. Composing blocks of k steps instead of single steps re
 a worst case chosen afresh for every step and every ε would add (15 % of ε for single Barker bits).
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,7 @@ BLOCK = 16
 _POINTS_A_DEVIATION = 8
 _REACH = 12.0
 _UP = 1 + 1e-12
+_ORDER_STRIDE = 3
 
 
 @dataclass(frozen=True)
@@ -82,26 +84,30 @@ def ranged_family(width: float, pieces: int) -> Family:
 
 
 def family_renyi(family: Family) -> Array:
-    """Return at every order the largest Rényi divergence over the pairs in both orders."""
+    """Return at every order the largest Rényi divergence over the pairs in both orders.
+
+    (α − 1)·D_α is convex in α, so between the orders that are computed it lies below the chord.
+    """
     both = family.mirrored()
-    chance = both.chance
-    found = np.empty_like(ORDERS)
-    for place, order in enumerate(ORDERS):
-        slope = order - 1
-        # In logarithms once a power could overflow; below that expm1 keeps small losses exact.
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            gain = chance * np.expm1(slope * both.up) + (1 - chance) * np.expm1(-slope * both.down)
-            log_moment = np.where(
-                slope * both.up < 30,
-                np.log1p(np.maximum(gain, 0.0)),
-                np.logaddexp(
-                    np.log(chance) + slope * both.up, np.log1p(-chance) - slope * both.down
-                ),
-            )
-        largest = float(np.nanmax(log_moment))
-        # Rounding of the difference in ``gain``, to the safe side.
-        found[place] = (largest + 1e-15 * min(slope * float(both.up.max()), 1.0)) / slope
-    return found * _UP
+    places = np.unique([*range(0, len(ORDERS), _ORDER_STRIDE), len(ORDERS) - 1])
+    slopes = ORDERS[places] - 1
+    chance, largest = both.chance, float(both.up.max())
+    # Rounding of the difference of a gain and a loss, to the safe side.
+    moments = [
+        _log_moment(both, chance, slope) + 1e-15 * min(slope * largest, 1.0) for slope in slopes
+    ]
+    return np.interp(ORDERS - 1, slopes, moments) / (ORDERS - 1) * _UP
+
+
+def _log_moment(family: Family, chance: Array, slope: float) -> float:
+    """Return the largest log E exp(slope · loss), ``slope`` = α − 1."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        rises, falls = slope * family.up, slope * family.down
+        if rises.max() < 30:
+            # expm1 keeps small losses exact.
+            gain = chance * np.expm1(rises) + (1 - chance) * np.expm1(-falls)
+            return math.log1p(max(float(gain.max()), 0.0))
+        return float(np.logaddexp(np.log(chance) + rises, np.log1p(-chance) - falls).max())
 
 
 def family_delta(family: Family, epsilon: float) -> float:

@@ -49,7 +49,7 @@ Pieces = tuple[tuple[Profile, int], ...]
 
 _UP = 1 + 1e-12
 _PIECES = 256
-_FINEST, _FINE, _COARSE = 5e-4, 4e-3, 4e-2
+_FINEST, _FINE, _COARSE = 5e-4, 8e-3, 4e-2
 # ε beyond this is not resolved: what is left of δ there counts as infinite loss.
 _FARTHEST = 600.0
 
@@ -74,6 +74,11 @@ class Bound:
     def quick_renyi(self) -> Array:
         """Divergences as cheap as a closed form, for runs of many different bounds."""
         return self.renyi()
+
+    @property
+    def variance(self) -> float:
+        """Roughly the variance of the loss of one step; only first guesses rest on it."""
+        return 2 * float(self.quick_renyi()[0])
 
     def pieces(self, count: int) -> Pieces | None:
         """Profiles with counts that ``count`` steps come to; None when there is none."""
@@ -300,7 +305,7 @@ class BatchBit(Bits):
 
     def family(self, step: float) -> Family:
         """Return the certified pairs over all log ratios and terms."""
-        return batch_family(self.bound, self.floor, self.replace, max(step, 2e-3))
+        return batch_family(self.bound, self.floor, self.replace, 1.5 * max(step, 0.015))
 
     def limit(self) -> Array:
         """zCDP of a Barker bit with that bound."""
@@ -312,6 +317,11 @@ class NoisyRatio(Bound):
     """Mini-batch log ratio released with Gaussian noise; it has no Rényi divergence."""
 
     mixture: Mixture
+
+    @property
+    def variance(self) -> float:
+        """That of the mixture."""
+        return self.mixture.variance
 
     def pieces(self, count: int) -> Pieces:
         """The mixture itself."""
@@ -411,7 +421,9 @@ class HalfNormalLoss(Bound):
 
     def delta(self, epsilon: float) -> float:
         """The closed-form profile, where it is proved."""
-        return _half_normal_delta(epsilon, self.offset, self.mu) if self.sharp else 1.0
+        if not self.sharp:
+            return 1.0
+        return float(_half_normal_deltas(np.array([epsilon]), self.offset, self.mu)[0])
 
 
 @dataclass(frozen=True)
@@ -433,23 +445,20 @@ class HalfNormalProfile(Profile):
 
     def deltas(self, epsilons: Array) -> tuple[Array, ...]:
         """Return δ at ``epsilons``."""
-        return (np.array([_half_normal_delta(e, self.offset, self.mu) for e in epsilons]),)
+        return (_half_normal_deltas(epsilons, self.offset, self.mu),)
 
 
-def _half_normal_delta(epsilon: float, offset: float, mu: float) -> float:
+def _half_normal_deltas(epsilons: Array, offset: float, mu: float) -> Array:
     """Return 2H(ε̃) for ε̂ ≥ 0, else 1 − e^{ε̂} + 2e^{ε̂}H(μ²/2); ε̃ = ε − offset, ε̂ = ε̃ − μ²/2."""
-    tilde = epsilon - offset
-    hat = tilde - mu**2 / 2
-    if hat >= 0:
-        return min(2 * _gaussian_delta(tilde, mu), 1.0)
-    return min(-math.expm1(hat) + 2 * math.exp(hat) * _gaussian_delta(mu**2 / 2, mu), 1.0)
-
-
-def _gaussian_delta(epsilon: float, mu: float) -> float:
     if mu == 0:
-        return 0.0
-    second = math.exp(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)))
-    return max(float(ndtr(mu / 2 - epsilon / mu)) - second, 0.0) * (1 + 1e-9)
+        return np.maximum(-np.expm1(epsilons - offset), 0.0)
+    beyond = epsilons - offset - mu**2 / 2
+    near = np.minimum(beyond, 0.0)
+    at = np.maximum(beyond, 0.0) + mu**2 / 2
+    # H, the profile of N(μ, 1) against N(0, 1), at ε̃ or at its least argument μ²/2.
+    second = np.exp(at + log_ndtr(-mu / 2 - at / mu))
+    tail = np.maximum(ndtr(mu / 2 - at / mu) - second, 0.0) * (1 + 1e-9)
+    return np.minimum(-np.expm1(near) + 2 * np.exp(near) * tail, 1.0)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,17 @@
-"""The least noise that keeps an event within a budget."""
+"""The least noise, or the largest of another parameter, that keeps an event within a budget."""
 
 import math
 from collections.abc import Callable
 from functools import partial
 
+from numpyro_dp._validate import positive
 from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.curve import parts, privacy_curve
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.accounting.loss import gaussian_delta, loss_variance
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 
-__all__ = ["calibrate", "gaussian_shift"]
+__all__ = ["calibrate", "gaussian_shift", "largest"]
 
 _LARGEST = 1e9
 _PRECISION = 5e-4
@@ -57,6 +58,90 @@ def calibrate(
     guess = _guess(event_family, budget, relation)
     rough = _search(partial(epsilon, coarse=True), guess, budget.epsilon)
     return _search(epsilon, rough, budget.epsilon)
+
+
+def largest(
+    event_family: Callable[[float], DpEvent],
+    budget: Budget,
+    relation: Relation = "zero_out",
+    *,
+    lower: float,
+    upper: float,
+) -> float:
+    """Return the largest parameter at which ``event_family`` fits ``budget``.
+
+    Args:
+        event_family: from a parameter whose ε rises (a likelihood power, a bound on the log ratio,
+            a number of steps) to the event of one complete run.
+        budget: the (ε, δ) that the run may cost.
+        relation: the neighbouring relation.
+        lower: the least parameter of interest, positive.
+        upper: the largest one; when both are ``int`` the parameter is a whole number.
+
+    Returns:
+        A parameter that fits, at most a factor 1.0005 below the largest one; exactly the largest
+        whole number.
+
+    Raises:
+        ValueError: when ``lower`` does not fit, or the bounds are not 0 < lower ≤ upper.
+
+    Privacy:
+        Nothing is released; the family must use public numbers alone.
+
+    References:
+        design.md section 5.
+
+    Example:
+        >>> from numpyro_dp.accounting.events import BarkerBit, SelfComposedDpEvent
+        >>> budget = Budget(1.0, 1e-5)
+        >>> steps = largest(
+        ...     lambda count: SelfComposedDpEvent(BarkerBit(0.1), int(count)),
+        ...     budget, lower=1, upper=1_000_000,
+        ... )
+        >>> steps
+        25
+    """
+    relation = check_relation(relation)
+    low, high = positive("lower", lower), positive("upper", upper)
+    if low > high:
+        raise ValueError(f"lower must not exceed upper, got {lower!r} and {upper!r}")
+
+    def epsilon(value: float) -> float:
+        return privacy_curve(event_family(value), relation).epsilon(budget.delta)
+
+    if epsilon(lower) > budget.epsilon:
+        raise ValueError(
+            f"not even the lower bound {lower!r} fits epsilon = {budget.epsilon:g} at delta = "
+            f"{budget.delta:g}: raise the budget or lower the bound"
+        )
+    if isinstance(lower, int) and isinstance(upper, int):
+        return _largest_count(epsilon, budget.epsilon, lower, upper)
+    if epsilon(upper) <= budget.epsilon:
+        return upper
+
+    def inverse(noise: float) -> float:
+        # The bracket stays within what the caller named.
+        value = 1 / noise
+        return 0.0 if value < low else math.inf if value > high else epsilon(value)
+
+    return max(1 / _search(inverse, 1 / low, budget.epsilon), low)
+
+
+def _largest_count(epsilon: Callable[[float], float], target: float, low: int, upper: int) -> int:
+    """Return the largest whole number up to ``upper`` whose ε is at most ``target``; ``low`` fits.
+
+    Long runs take longest to account, so the search comes from below.
+    """
+    step, high = 1, upper + 1
+    while low + step < high:
+        if epsilon(low + step) > target:
+            high = low + step
+        else:
+            low, step = low + step, 4 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if epsilon(middle) <= target else (low, middle)
+    return low
 
 
 def _search(epsilon: Callable[[float], float], start: float, target: float) -> float:
@@ -110,7 +195,7 @@ def _guess(event_family: Callable[[float], DpEvent], budget: Budget, relation: R
         total = math.fsum(found.squares)
         for step, count in found.steps.items():
             total += count * loss_variance(step, sensitivity(relation), cap=700.0)
-        return total
+        return total + math.fsum(count * bound.variance for bound, count in found.bounds.items())
 
     low, high = math.log(1e-3), math.log(1e6)
     while high - low > 1e-3:

@@ -227,6 +227,11 @@ class PrivacyCurve:
             return math.inf
         if self.distance == 0:
             return self.composition.epsilon(delta)
+        # Small distances move ε hardly at all: a little above ε without them is often enough.
+        above = self.composition.epsilon(delta) * (1 + 1e-6)
+        room = delta - self._outside(above)
+        if room > 0 and (found := self.composition.epsilon(room)) <= above:
+            return found
         # A value reached from above is certified: δ_PLD there leaves room for the distance at a
         # larger ε. From below it would not be.
         for share in (0.5, 0.9, 0.99, 0.999):

@@ -19,6 +19,7 @@ from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
+from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from numpyro_dp.accounting.bounds import Bound, Pieces, RenyiProfile
@@ -40,7 +41,7 @@ _FINENESS = 1 / 32
 _GROUPED_FINENESS = 1 / 4
 _COARSEST = 2.0**-10
 _MAX_POINTS = 1 << 21
-# The library builds one step's grid point by point in Python.
+# Wide losses make the transforms long.
 _MAX_STEP_POINTS = 1 << 16
 # Rounding that the library's Fourier convolution leaves in δ, for each step: about 2^-53 a step
 # when errors add up, ten times what is seen against exact values.
@@ -148,7 +149,7 @@ class Composition:
         if room < delta / 2:
             return renyi_epsilon(_divergences(self), delta) * _UP
         return min(
-            (float(found.get_epsilon_for_delta(room)) * _UP for found in _composed(self)),
+            (_crossing(found, room) * _UP for found in _composed(self)),
             default=math.inf,
         )
 
@@ -168,6 +169,25 @@ def gaussian_delta(epsilon: float, shift: float) -> float:
     first = float(ndtr(shift / 2 - epsilon / shift))
     second = math.exp(epsilon + float(log_ndtr(-shift / 2 - epsilon / shift)))
     return min(max(first - second, 0.0) * _UP, 1.0)
+
+
+def _crossing(found: PrivacyLossDistribution, delta: float) -> float:
+    """Return the least ε at which ``found`` has ``delta``; the library walks there in Python."""
+
+    def excess(epsilon: float) -> float:
+        return math.log(max(float(found.get_delta_for_epsilon(epsilon)), 1e-300) / delta)
+
+    if excess(0.0) <= 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    while excess(high) > 0:
+        if high > 1e7:
+            return math.inf
+        low, high = high, 4 * high
+    near = float(brentq(excess, low, high, xtol=1e-12, rtol=1e-11))
+    while excess(near) > 0:
+        near *= 1 + 1e-11
+    return near
 
 
 def _least_epsilon(bound: Bound, delta: float, high: float) -> float:

@@ -20,7 +20,7 @@ __all__ = ["Profile", "convex_minorant", "discretise"]
 
 
 # Mass beyond the last point counts as infinite loss.
-_NEGLIGIBLE = 1e-22
+_NEGLIGIBLE = 1e-19
 _ROUNDING = 1e-16
 # Further points of a wide profile are spread out: between them a chord bounds the profile.
 _DENSE = 1 << 13
@@ -67,6 +67,21 @@ def convex_minorant(epsilons: Array, deltas: Array) -> Array:
     return np.interp(x, [x[place] for place in hull], [y[place] for place in hull])
 
 
+def _joined_at_zero(epsilons: Array, deltas: Array) -> Array:
+    """Return a profile that is also convex where it meets its reflection, never larger.
+
+    (ε, δ) with both orders alike bounds δ(0) by δ + (1 − δ)·tanh(ε/2); the chord from there to
+    (ε, δ) bounds what lies between.
+    """
+    at_zero = deltas + (1 - deltas) * np.tanh(epsilons / 2)
+    best = int(np.argmin(at_zero))
+    if best == 0:
+        return deltas
+    share = np.expm1(epsilons[:best]) / math.expm1(epsilons[best])
+    chord = at_zero[best] + share * (deltas[best] - at_zero[best])
+    return np.concatenate([np.minimum(chord, deltas[:best]), deltas[best:]])
+
+
 def discretise(profile: Profile, spacing: float) -> PrivacyLossDistribution:
     """Return the privacy loss distribution of one step on the grid of ``spacing``.
 
@@ -75,6 +90,8 @@ def discretise(profile: Profile, spacing: float) -> PrivacyLossDistribution:
     places = _places(max(math.ceil(profile.largest / spacing), 1))
     epsilons = spacing * places
     rows = [convex_minorant(epsilons, row) for row in profile.deltas(epsilons)]
+    if len(rows) == 1:
+        rows = [_joined_at_zero(epsilons, rows[0])]
     return PrivacyLossDistribution(
         *(_joined(places, row, back, spacing) for row, back in zip(rows, rows[::-1], strict=True))
     )

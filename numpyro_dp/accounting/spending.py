@@ -49,7 +49,11 @@ class SpendingReport:
         return tuple(dict.fromkeys(found))
 
     def _lines(self) -> list[tuple[str, str]]:
-        limit = "none" if self.budget is None else f"ε = {self.budget:.6g}"
+        limit = (
+            "no budget: nothing is refused; every ε here is"
+            if self.budget is None
+            else f"ε = {self.budget:.6g}"
+        )
         lines = [
             ("ledger", self.path or "in memory"),
             ("relation", relation_text(self.relation)),
