@@ -265,7 +265,7 @@ def gaussian_prior(wall: PrivateModel) -> GaussianPrior:
         raise UnsupportedModelError(
             "the prior is not log-concave: a factor outside the plate curves upwards; take it out"
         )
-    return GaussianPrior(precision, linear, max(least - slack, 0.0), max(most, 0.0) + slack)
+    return GaussianPrior(precision, linear, max(0.0, least - slack), max(0.0, most) + slack)
 
 
 def prior_curvature(wall: PrivateModel) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +16,10 @@ import pytest
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.accounting.events import LangevinLastIterate, LogConcaveDraw, PosteriorDraw
-from numpyro_dp.mcmc.keys import seeded_key
 from numpyro_dp.mcmc.posterior import langevin
 from numpyro_dp.mcmc.posterior.concave import ConcaveTarget
 from numpyro_dp.mcmc.posterior.langevin import LangevinDraw
+from numpyro_dp.mechanisms.keys import seeded_key
 from numpyro_dp.model import private_model
 from tests.contract.surfaces import flatten, leaks
 from tests.models import logistic
@@ -449,7 +450,7 @@ def test_a_chain_left_uncounted_is_caught(data, monkeypatch):
     monkeypatch.setattr(
         BoundOPS,
         "event",
-        lambda self, n, *, start=0, num_chains=1: honest(self, max(n * (num_chains - 1), n) // 2),
+        lambda self, n, *, num_chains=1: honest(self, n * (num_chains - 1) // num_chains or n),
     )
     with pytest.raises(AssertionError):
         test_every_draw_of_every_chain_is_charged(data)
@@ -463,3 +464,43 @@ def test_halved_noise_is_caught(monkeypatch):
     with pytest.raises(AssertionError):
         test_langevin_reaches_the_mean_and_variance_of_its_gaussian_law()
     jax.clear_caches()
+
+
+def test_runs_resume_pickle_and_share_one_compilation(data, caplog):
+    mcmc = run(concave(), data, draws=2)
+    first = np.asarray(mcmc.get_samples()["w"])
+    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+        again = run(concave(), data, draws=2)
+    assert not [r for r in caplog.records if "Finished XLA compilation of jit(_chunk)" in r.message]
+    np.testing.assert_array_equal(again.get_samples()["w"], first)
+    mcmc.post_warmup_state = mcmc.last_state
+    mcmc.run(jax.random.key(0), *data)
+    assert np.abs(np.asarray(mcmc.get_samples()["w"]) - first).min() > 0
+    pickled = pickle.dumps(mcmc)
+    assert all(data[0][row : row + 4].tobytes() not in pickled for row in range(0, 400, 50))
+    assert not np.asarray(jax.random.key_data(mcmc.last_state.rng_key)).any()
+    assert pickle.loads(pickled).privacy.epsilon == mcmc.privacy.epsilon
+
+
+@pytest.mark.slow
+def test_float64_and_plain_numpyro_runs(data):
+    with jax.enable_x64(True):
+        mcmc = run(concave(), (data[0].astype(float), data[1]))
+        assert mcmc.get_samples()["w"].dtype == jnp.float64
+    accountant = ndp.Accountant()
+    kernel = concave(num_steps=2, accountant=accountant)
+    plain = numpyro.infer.MCMC(kernel, num_warmup=0, num_samples=3, progress_bar=False)
+    plain.run(jax.random.key(0), *data)
+    draws = np.asarray(plain.get_samples()["w"])
+    assert np.isfinite(draws[:2]).all()
+    assert np.isnan(draws[2]).all()
+    assert accountant.entries[0].event.events[0].count == 2
+
+
+@pytest.mark.slow
+def test_rows_of_a_private_number_of_records_do_not_depend_on_the_others(data):
+    x, y = (jnp.asarray(a) for a in data)
+    target = ConcaveTarget(_wall(data), CONCAVE, 1.0, 500, one_by_one=True)
+    fewer = ConcaveTarget(_wall((x[1:], y[1:])), CONCAVE, 1.0, 500, one_by_one=True)
+    here, there = target.rows([x, y]), fewer.rows([x[1:], y[1:]])
+    np.testing.assert_array_equal(here.x[1:], there.x)

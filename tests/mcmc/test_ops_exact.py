@@ -183,7 +183,7 @@ def test_a_dropped_power_is_caught(monkeypatch):
         check_grid(grid_kernel(data_plate="people"))
 
 
-LOUD, NULL = np.array([1.0, np.nan], np.float32), np.array([np.nan, np.nan], np.float32)
+LOUD, OPPOSITE, NULL = (np.array([v, np.nan], np.float32) for v in (1.0, -1.0, np.nan))
 
 
 def steep(x):
@@ -201,7 +201,7 @@ def test_an_attack_on_the_last_iterate_proves_no_more_than_is_charged(relation):
         steep, guarantee=ndp.StronglyLogConcave(row_norm=1.0, huber=1.0),
         sampler=ndp.Langevin(iterations=40),
     )  # fmt: skip
-    other = NULL if relation == "zero_out" else -LOUD
+    other = NULL if relation == "zero_out" else OPPOSITE
     result = ndp.audit(
         kernel, jax.random.key(1), (LOUD,), (other,), relation=relation, delta=1e-2,
         init_params={"w": jnp.zeros(())}, score=lambda sample: sample["w"][0],

@@ -157,6 +157,11 @@ class LangevinDraw:
         travelled = self.step_size * self.target.strong_convexity * self.iterations
         if travelled >= 3:
             return ()
+        if travelled == 0:
+            return (
+                "The prior is flat in some direction: this is a private last iterate, charged as "
+                "if every step had been released, and no posterior draw.",
+            )
         return (
             f"h·m·T = {travelled:.3g} is below 3: this is a private last iterate, not a posterior "
             "draw in the directions that the records determine weakly. More iterations or a "
