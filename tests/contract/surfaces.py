@@ -83,7 +83,7 @@ def surfaces(kernel, data, *, extra_fields=("i", "z.w"), seed=0):
     out, err = io.StringIO(), io.StringIO()
     with warnings.catch_warnings(record=True) as caught, redirect_stdout(out), redirect_stderr(err):
         warnings.simplefilter("always")
-        mcmc = ndp.MCMC(kernel, num_warmup=5, num_samples=5, num_chains=2, secure=False)
+        mcmc = ndp.MCMC(kernel, num_warmup=10, num_samples=10, num_chains=2, secure=False)
         mcmc.warmup(jax.random.key(seed), *data, extra_fields=extra_fields, collect_warmup=True)
         mcmc.run(jax.random.key(seed + 1), *data, extra_fields=extra_fields)
     found = {

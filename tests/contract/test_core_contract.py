@@ -10,7 +10,7 @@ from tests.contract.surfaces import leaks, surfaces
 from tests.models import logistic
 
 # As in surfaces(), so that one executable serves them all.
-RUN = {"num_warmup": 5, "num_samples": 5, "num_chains": 2}
+RUN = {"num_warmup": 10, "num_samples": 10, "num_chains": 2}
 
 
 @pytest.mark.parametrize("name", CORE)
@@ -26,6 +26,8 @@ def test_every_step_is_charged_and_only_released_values_leave(name, records):
     )
     assert leaks(one, other) == []
     assert any(p.startswith(".samples") and one[p] != other[p] for p in one), "nothing differs"
+    # The report speaks of the draws: a function of them, and walked like them.
+    assert b"relaxation times" in one[".privacy.drawn"]
 
     accountant = ndp.Accountant()
     kernel = make(name, logistic, accountant=accountant, **settings)
@@ -38,8 +40,8 @@ def test_every_step_is_charged_and_only_released_values_leave(name, records):
         moves.append(np.diff(mcmc.get_samples(group_by_chain=True)["w"], axis=1))
         mcmc.post_warmup_state = mcmc.last_state
     charged = [entry.event.events[0].count for entry in accountant.entries]
-    assert charged == [10, 10, 10]
-    np.testing.assert_array_equal(mcmc.last_state.i, 15)
+    assert charged == [20, 20, 20]
+    np.testing.assert_array_equal(mcmc.last_state.i, 30)
     # Resumed under the key of the run before: the noise must be fresh all the same.
     assert np.abs(moves[0] - moves[1]).min() > 0
     assert "rng_key" not in mcmc.get_extra_fields()
