@@ -29,9 +29,8 @@ from numpyro_dp.estimators.solver import (
     num_iterations,
 )
 from numpyro_dp.glm import GLM, Loss, Row, flat_position, gaussian_prior, recognise
-from numpyro_dp.mcmc.keys import as_typed_keys, is_traced, seeded_key
-from numpyro_dp.mcmc.statement import INSECURE
 from numpyro_dp.mechanisms import os_key
+from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, as_typed_keys, is_traced, seeded_key
 from numpyro_dp.model import PrivateModel, private_model
 
 __all__ = ["PerturbationEstimator", "Plan"]
@@ -271,11 +270,7 @@ class PerturbationEstimator:
                 *(f"argument {name}" for name in wall.public_inputs),
             ),
             conditions=() if self.secure else (INSECURE,),
-            randomness=(
-                "ChaCha20 keys from the operating system"
-                if self.secure
-                else "ChaCha20 keys derived from the caller's key (reproducible)"
-            ),
+            randomness=RANDOMNESS[self.secure],
             arithmetic=_ARITHMETIC,
             notes=_notes(plan),
             accountant=self._account,

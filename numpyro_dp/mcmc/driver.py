@@ -18,19 +18,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro_dp.accounting import Accountant, PrivacyReport, rounded_down, rounded_up
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
-from numpyro_dp.mcmc.keys import as_typed_keys, is_traced, scrub, seeded_key
 from numpyro_dp.mcmc.loop import collect
 from numpyro_dp.mcmc.progress import epsilon_table, steps_behind
 from numpyro_dp.mcmc.start import first_positions, starting_positions
 from numpyro_dp.mcmc.statement import (
     GIVEN_START,
     GIVEN_STATE,
-    INSECURE,
     Described,
     describe,
     statement,
 )
 from numpyro_dp.mechanisms import os_key
+from numpyro_dp.mechanisms.keys import INSECURE, as_typed_keys, is_traced, scrub, seeded_key
 from numpyro_dp.model import private_model
 
 __all__ = ["MCMC"]

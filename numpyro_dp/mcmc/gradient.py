@@ -20,7 +20,7 @@ from numpyro_dp.mcmc.noisy_sum import (
     Integrator,
     StepSize,
 )
-from numpyro_dp.mcmc.planning import planned_sum
+from numpyro_dp.mechanisms.planning import planned_sum
 from numpyro_dp.model import PrivateModel
 
 __all__ = ["BoundGradientKernel", "GradientKernel"]

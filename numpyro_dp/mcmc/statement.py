@@ -9,13 +9,10 @@ from numpyro_dp.accounting import Accountant, PrivacyReport
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
 from numpyro_dp.mcmc.relaxation import relaxation_notes
+from numpyro_dp.mechanisms.keys import RANDOMNESS
 
-__all__ = ["GIVEN_START", "GIVEN_STATE", "INSECURE", "Described", "describe", "statement"]
+__all__ = ["GIVEN_START", "GIVEN_STATE", "Described", "describe", "statement"]
 
-INSECURE = (
-    "the caller's key, of which the noise is a function (secure=False), is secret, random and used "
-    "once"
-)
 GIVEN_START = "the initial positions given as init_params"
 GIVEN_STATE = (
     "the state given as post_warmup_state, which this object did not compute: what it cost is not "
@@ -104,11 +101,7 @@ def statement(
             *given,
         ),
         conditions=conditions,
-        randomness=(
-            "ChaCha20 keys from the operating system"
-            if secure
-            else "ChaCha20 keys derived from the caller's key (reproducible)"
-        ),
+        randomness=RANDOMNESS[secure],
         arithmetic=facts.arithmetic,
         notes=facts.notes + described.drawn,
         accountant=accountant,

@@ -11,9 +11,19 @@ import numpy as np
 from jax import random
 from jax.core import Tracer
 
-from numpyro_dp.mechanisms import CHACHA20, scrubbed
+from numpyro_dp.mechanisms.random import CHACHA20, scrubbed
 
-__all__ = ["as_typed_keys", "is_traced", "scrub", "seeded_key"]
+__all__ = ["INSECURE", "RANDOMNESS", "as_typed_keys", "is_traced", "scrub", "seeded_key"]
+
+INSECURE = (
+    "the caller's key, of which the noise is a function (secure=False), is secret, random and used "
+    "once"
+)
+RANDOMNESS = {
+    True: "ChaCha20 keys from the operating system",
+    False: "ChaCha20 keys derived from the caller's key (reproducible)",
+}
+"""Where the noise comes from, in words, by ``secure``."""
 
 
 def scrub(state: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.mechanisms.private_sum import PrivateSum
 
 __all__ = ["planned_sum"]
 
