@@ -142,9 +142,11 @@ class Composition:
     def _known_epsilon(self, delta: float) -> float:
         """Return ε of the privacy loss distribution, or of Gaussians alone in closed form."""
         if not self.steps and not self.bounds:
-            if self.square == 0:
+            if self.square == 0 or gaussian_delta(0.0, math.sqrt(self.square)) <= delta:
                 return 0.0
-            return get_epsilon_gaussian(self.square**-0.5, delta) * _UP
+            # The library's search passes through logarithms of zero for the least shifts.
+            with np.errstate(divide="ignore"):
+                return get_epsilon_gaussian(self.square**-0.5, delta) * _UP
         room = delta - self._rounding()
         if room < delta / 2:
             return renyi_epsilon(_divergences(self), delta) * _UP

@@ -1,0 +1,310 @@
+"""Accept bits, draws and perturbations against independent enumeration and quadrature."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.special import expit
+from scipy.stats import norm, poisson
+
+from numpyro_dp.accounting import Accountant, Budget, largest, privacy_curve
+from numpyro_dp.accounting.bounds import BatchBit, NoisyBarker, Penalty, Ranged
+from numpyro_dp.accounting.events import (
+    BarkerBit,
+    ComposedDpEvent,
+    DirectionalBarkerBit,
+    GaussianDpEvent,
+    LangevinLastIterate,
+    LogConcaveDraw,
+    MinibatchBit,
+    MultiCandidateBit,
+    NoisyBarkerBit,
+    ObjectivePerturbationRelease,
+    OutputPerturbationRelease,
+    PenaltyBit,
+    PoissonSampledDpEvent,
+    PosteriorDraw,
+    PureObjectivePerturbationRelease,
+    SelfComposedDpEvent,
+    TotalVariation,
+    ZCDpEvent,
+    describe,
+    from_json,
+    to_json,
+)
+from numpyro_dp.accounting.loss import gaussian_delta
+from numpyro_dp.accounting.renyi import ORDERS
+
+EVENTS = [
+    BarkerBit(0.05),
+    NoisyBarkerBit(0.05, 1.5),
+    PenaltyBit(0.05, 1.5),
+    DirectionalBarkerBit(0.05, 1.0),
+    MultiCandidateBit(0.05),
+    MinibatchBit(1000, 1.0, 0.02, 200.0, "barker"),
+    MinibatchBit(1000, 1.0, 0.02, 200.0, "penalty", 1.0),
+    PosteriorDraw(0.05),
+    LogConcaveDraw(1.0, 400.0),
+    LangevinLastIterate(0.01, 20, 1.0, 1.0, 50.0),
+    OutputPerturbationRelease(1.0, 1.0, 0.01, 30.0),
+    ObjectivePerturbationRelease(1.0, 0.25, 50.0, 40.0, 1.0, 0.01),
+    PureObjectivePerturbationRelease(1.0, 0.25, 50.0, 40.0),
+    ZCDpEvent(0.001),
+]
+names = pytest.mark.parametrize("event", EVENTS, ids=lambda event: describe(event)[:40])
+
+
+def penalty_chance(l, s):  # noqa: E741
+    return norm.cdf(l / s - s / 2) + math.exp(l) * norm.cdf(-l / s - s / 2)
+
+
+def noisy_chance(l, s):  # noqa: E741
+    return quad(lambda z: expit(l - s * s / 2 + s * z) * norm.pdf(z), -12, 12, epsabs=1e-13)[0]
+
+
+def batch_chance(l, u, bound, floor):  # noqa: E741
+    here, there = floor + (bound - u) / 2, floor + (bound + u) / 2
+    counts = np.arange(80)
+    return poisson.pmf(counts, here) @ expit(l + counts * math.log(there / here))
+
+
+def pairs(kind):
+    """Return chances of a 1 on neighbours, over log ratios and terms, from the definitions."""
+    ratios = np.linspace(-4, 4, 17) + 0.123
+    if kind == "penalty":
+        return [(penalty_chance(x, 0.7), penalty_chance(x + 0.1, 0.7)) for x in ratios]
+    if kind == "noisy":
+        return [(noisy_chance(x, 1.3), noisy_chance(x + 0.1, 1.3)) for x in ratios]
+    if kind == "barker":
+        return [(expit(x), expit(x + 0.1)) for x in ratios]
+    terms = np.linspace(-0.03, 0.03, 7)
+    if kind == "batch zero":
+        return [(expit(x), batch_chance(x, u, 0.03, 0.04)) for x in ratios for u in terms]
+    return [
+        (batch_chance(x, u, 0.03, 0.04), batch_chance(x, v, 0.03, 0.04))
+        for x in ratios
+        for u, v in itertools.combinations(terms, 2)
+    ]
+
+
+BITS = {
+    "penalty": Penalty(0.1, 0.7),
+    "noisy": NoisyBarker(0.1, 1.3),
+    "barker": Ranged(0.1),
+    "batch zero": BatchBit(0.03, 0.04, False),
+    "batch replace": BatchBit(0.03, 0.04, True),
+}
+
+
+@pytest.mark.parametrize("kind", BITS)
+def test_bits_bound_every_log_ratio_and_term(kind):
+    found = np.clip(np.array(pairs(kind)), 1e-14, 1 - 1e-14)
+    p = np.concatenate([found, found[:, ::-1]])
+    p, q = p[:, :1], p[:, 1:]
+    bound = BITS[kind].renyi()
+    for place in (0, 150, 250, 300):
+        order = ORDERS[place]
+        one = order * np.log(p) + (1 - order) * np.log(q)
+        zero = order * np.log1p(-p) + (1 - order) * np.log1p(-q)
+        divergence = float(np.logaddexp(one, zero).max() / (order - 1))
+        assert divergence <= bound[place] * (1 + 1e-6) + 1e-12
+        # High orders are ruled by log ratios farther out than the enumeration goes.
+        assert place > 150 or divergence > 0.8 * bound[place]
+    for epsilon in (0.0, 0.01, 0.05):
+        gains = np.maximum(p - math.exp(epsilon) * q, 0)
+        gains += np.maximum(1 - p - math.exp(epsilon) * (1 - q), 0)
+        assert gains.max() <= BITS[kind].delta(epsilon) * (1 + 1e-9) + 1e-15
+        assert gains.max() > 0.9 * BITS[kind].delta(epsilon)
+
+
+# The adversary picks each log ratio from the bits before it.
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.3])
+def test_adaptive_bits_are_bounded_by_enumeration(epsilon):
+    width = 0.3
+    ratios = np.linspace(-3, 3, 41)
+
+    def gain(left, loss):
+        if left == 0:
+            return max(0.0, 1 - math.exp(epsilon - loss))
+        key = (left, round(loss, 6))
+        if key not in seen:
+            best = 0.0
+            for x in ratios if left > 2 else [-width / 2]:
+                for low, high in ((x, x + width), (x + width, x)):
+                    p, q = expit(high), expit(low)
+                    up, down = math.log(p / q), math.log((1 - p) / (1 - q))
+                    one = p * gain(left - 1, loss + up)
+                    best = max(best, one + (1 - p) * gain(left - 1, loss + down))
+            seen[key] = best
+        return seen[key]
+
+    seen = {}
+    # Enumerating every choice of the first steps is enough to tell a bound that is too small.
+    truth = gain(3, 0.0)
+    found = privacy_curve(SelfComposedDpEvent(BarkerBit(width), 3)).delta(epsilon)
+    assert truth * (1 - 1e-6) <= found <= truth * 1.1 + 1e-6
+
+
+def test_one_gaussian_of_half_the_bound_is_not_enough_for_a_barker_bit():
+    width = 0.5
+    exceeded = [
+        privacy_curve(BarkerBit(width)).delta(e) > gaussian_delta(e, width / 2)
+        for e in np.linspace(0, width, 21)
+    ]
+    assert any(exceeded)
+    # The rejected statement would claim less than a concrete bit loses.
+    p, q = expit(width / 4 + 0.2), expit(-width / 4 * 3 + 0.2)
+    truths = [max(p - math.exp(e) * q, 1 - q - math.exp(e) * (1 - p)) for e in (0.0, 0.2, 0.3)]
+    for epsilon, truth in zip((0.0, 0.2, 0.3), truths, strict=True):
+        assert privacy_curve(BarkerBit(width)).delta(epsilon) >= truth
+
+
+def test_one_gaussian_is_not_enough_for_objective_perturbation():
+    # One logistic record against a null record in one dimension: θ̂ is a function of b.
+    weight, sd, epsilon = 0.25, 6.0, 0.4
+    x = np.linspace(-400, 400, 2_000_001)
+    null = norm.pdf(-weight * x, 0, sd) * weight
+    record = norm.pdf(-weight * x + expit(-x), 0, sd) * (weight + expit(x) * expit(-x))
+    truth = np.maximum(record - math.exp(epsilon) * null, 0).sum() * (x[1] - x[0])
+    assert truth > 2 * gaussian_delta(epsilon, 1 / sd)
+    event = ObjectivePerturbationRelease(1.0, 0.25, weight, sd)
+    assert privacy_curve(event).delta(epsilon) >= truth
+
+
+@pytest.mark.parametrize("two_sided", [False, True])
+def test_noisy_batch_agrees_with_quadrature(two_sided):
+    bound, floor, sd = 0.02, 0.05, 0.4
+    step, rate = math.log1p(bound / floor), floor + bound
+    x = np.linspace(-8, 8, 400_001)
+    weights = poisson.pmf(np.arange(25), rate)
+    upper = sum(w * norm.pdf(x, k * step, sd) for k, w in enumerate(weights))
+    lower = upper[::-1] if two_sided else norm.pdf(x, 0, sd)
+    event = MinibatchBit(1000, 1.0, bound, 1000 * rate, "penalty", sd)
+    curve = privacy_curve(event, "replace_one" if two_sided else "zero_out")
+    for epsilon in (0.01, 0.1, 0.5):
+        orders = (upper - math.exp(epsilon) * lower, lower - math.exp(epsilon) * upper)
+        truth = max(np.maximum(order, 0).sum() * (x[1] - x[0]) for order in orders)
+        assert truth * (1 - 1e-6) <= curve.delta(epsilon) <= truth * 1.01
+
+
+def test_directional_bit_agrees_with_quadrature():
+    scale, epsilon = 0.4, 0.3
+
+    def one(z):
+        width = scale * z
+        return (1 - math.exp((epsilon - width) / 2)) ** 2 / -math.expm1(-width) * 2 * norm.pdf(z)
+
+    truth = quad(one, epsilon / scale, 10)[0]
+    assert truth <= privacy_curve(DirectionalBarkerBit(0.2, 2.0)).delta(epsilon) <= truth * 1.02
+
+
+@names
+def test_events_survive_a_file(event):
+    assert from_json(to_json(event)) == event
+    assert describe(event) != type(event).__name__
+
+
+@names
+def test_replace_one_costs_more_and_more_steps_cost_more(event):
+    once, twice = privacy_curve(event), privacy_curve(SelfComposedDpEvent(event, 2))
+    assert 0 < once.epsilon(1e-6) <= twice.epsilon(1e-6) * (1 + 1e-9)
+    assert once.delta(0.01) <= twice.delta(0.01) * (1 + 1e-9)
+    assert privacy_curve(event, "replace_one").epsilon(1e-6) > once.epsilon(1e-6)
+
+
+@names
+def test_beside_others_it_costs_no_less_than_alone(event):
+    others = [
+        PoissonSampledDpEvent(0.01, GaussianDpEvent(2.0)),
+        GaussianDpEvent(20.0),
+        TotalVariation(1e-12),
+    ]
+    first = privacy_curve(ComposedDpEvent([event, *others])).epsilon(1e-6)
+    last = privacy_curve(ComposedDpEvent([*others, event])).epsilon(1e-6)
+    assert first == pytest.approx(last, rel=1e-12)
+    assert first >= privacy_curve(event).epsilon(1e-6) * (1 - 1e-9)
+    assert first >= privacy_curve(ComposedDpEvent(others)).epsilon(1e-6)
+
+
+def test_minibatches_have_no_statement_under_add_remove():
+    with pytest.raises(ValueError, match="number of records"):
+        privacy_curve(MinibatchBit(1000, 1.0, 0.02, 200.0, "barker"), "add_remove")
+
+
+def test_the_χ_form_is_the_batch_with_that_rate():
+    # λ = χ·N·b: Δ = b(1 + 1/χ), and b(2 + 1/χ) for a replaced record (privacy.md section 5).
+    bound, χ, count = 0.01, 4.0, 1000
+    event = MinibatchBit(count, 1.0, bound, (1 + χ) * count * bound, "barker")
+    for relation, width in (
+        ("zero_out", bound * (1 + 1 / χ)),
+        ("replace_one", bound * (2 + 1 / χ)),
+    ):
+        assert 0.9 * width < privacy_curve(event, relation).epsilon(1e-300) <= width * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BarkerBit(-0.1),
+        lambda: BarkerBit(math.nan),
+        lambda: PenaltyBit(0.1, 0.0),
+        lambda: MinibatchBit(1000, 1.0, 0.02, 20.0, "barker"),
+        lambda: MinibatchBit(1000, 1.0, 0.02, 200.0, "metropolis"),
+        lambda: MinibatchBit(1000, 1.0, 0.02, 200.0, "barker", 1.0),
+        lambda: MinibatchBit(1000, 1.0, 0.02, 200.0, "penalty"),
+        lambda: LangevinLastIterate(0.1, 10, 1.0, 1.0, 20.0),
+        lambda: LangevinLastIterate(0.1, 0, 1.0, 1.0, 2.0),
+        lambda: ObjectivePerturbationRelease(1.0, 0.25, 1.0, 2.0, 0.0, 0.1),
+    ],
+)
+def test_constants_are_checked(make):
+    with pytest.raises(ValueError, match=r"must|not private"):
+        make()
+
+
+def test_zcdp_with_an_offset_is_refused():
+    with pytest.raises(ValueError, match="xi must be 0"):
+        privacy_curve(ZCDpEvent(0.1, 0.1))
+
+
+def test_last_iterate_without_convexity_is_the_composition():
+    event = LangevinLastIterate(0.01, 50, 1.0, 0.0, 100.0)
+    gaussian = GaussianDpEvent(1 / math.sqrt(0.01 * 50 / 2))
+    assert privacy_curve(event).epsilon(1e-5) == pytest.approx(
+        privacy_curve(gaussian).epsilon(1e-5), rel=1e-9
+    )
+
+
+@settings(max_examples=4, derandomize=True, deadline=None)
+@given(st.floats(1e-4, 0.3), st.floats(1.1, 3.0), st.integers(1, 200))
+def test_a_wider_bound_costs_more(bound, factor, steps):
+    def epsilon(width):
+        return privacy_curve(SelfComposedDpEvent(PosteriorDraw(width), steps)).epsilon(1e-5)
+
+    assert epsilon(bound) <= epsilon(factor * bound) * (1 + 1e-9)
+
+
+def test_largest_is_refused_where_nothing_fits():
+    budget = Budget(1.0, 1e-5)
+    with pytest.raises(ValueError, match="lower bound"):
+        largest(PosteriorDraw, budget, lower=2.0, upper=3.0)
+    with pytest.raises(ValueError, match="must not exceed"):
+        largest(PosteriorDraw, budget, lower=2.0, upper=1.0)
+    assert largest(PosteriorDraw, budget, lower=0.1, upper=0.2) == 0.2
+
+
+def test_a_ledger_without_a_budget_says_so(tmp_path):
+    accountant = Accountant(path=tmp_path / "free.ledger")
+    accountant.charge(BarkerBit(0.1), label="bit")
+    assert "no budget: nothing is refused" in str(accountant.report())
+    assert accountant.remaining() == math.inf
+
+
+def test_what_is_left_counts_bits():
+    accountant = Accountant(Budget(1.0, 1e-5))
+    accountant.charge(SelfComposedDpEvent(BarkerBit(0.01), 1000), label="chain")
+    assert 0 < accountant.remaining() < 0.9
