@@ -99,7 +99,7 @@ def largest(
         ...     budget, lower=1, upper=1_000_000,
         ... )
         >>> steps
-        25
+        27
     """
     relation = check_relation(relation)
     low, high = positive("lower", lower), positive("upper", upper)
