@@ -30,6 +30,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from scipy.optimize import minimize
+from scipy.special import expit
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting import calibrate
@@ -228,13 +230,30 @@ def perturbed(task: Task, budget: ndp.Budget, seed: int) -> tuple[np.ndarray, fl
     return np.asarray(result.params["w_auto_loc"]), result.privacy.epsilon
 
 
+def without_privacy(task: Task) -> dict:
+    """Accuracy at the posterior mode, and the posterior's width by its curvature there."""
+    x, y = (a.astype(float) for a in task.train)
+    prior = np.eye(x.shape[1]) / task.prior_sd**2
+
+    def loss(w):
+        margin = x @ w
+        value = np.logaddexp(0, margin).sum() - y @ margin + w @ prior @ w / 2
+        return value, x.T @ (expit(margin) - y) + prior @ w
+
+    mode = minimize(loss, np.zeros(x.shape[1]), jac=True, options={"maxiter": 10_000}).x
+    weight = expit(x @ mode) * expit(-x @ mode)
+    covariance = np.linalg.inv((x * weight[:, None]).T @ x + prior)
+    return {
+        "method": "no privacy",
+        "epsilon": None,
+        "accuracy": [task.accuracy(mode)],
+        "width": float(np.sqrt(np.diag(covariance)).mean()),
+    }
+
+
 def points(task: Task, runs: int) -> Iterator[dict]:
     """Accuracy and total ε of every method, one point at a time."""
-    free = {"noise_multiplier": 0.0, "clip_norm": math.inf}
-    most = task.settings[max(EPSILONS)]
-    kernel = ndp.DPSGLD(logistic(task.prior_sd), step_size=most.stride, **free)
-    draws, _ = run(kernel, task, 2 * most.num_steps, seed=0)
-    yield {"method": "no privacy", "epsilon": None, "accuracy": [task.accuracy(draws.mean(0))]}
+    yield without_privacy(task)
     for epsilon in EPSILONS:
         budget = ndp.Budget(epsilon, DELTA)
         methods = {"OPS": posterior_sample(task, epsilon, budget), "hybrid": hybrid(task, epsilon)}
@@ -260,32 +279,45 @@ def points(task: Task, runs: int) -> Iterator[dict]:
         }
 
 
-def draw_points(axes: plt.Axes, found: list[dict]) -> None:
-    """Mean accuracy against total ε, a line a method, two standard errors as bars."""
+def draw_points(panels: tuple[plt.Axes, plt.Axes], found: list[dict]) -> None:
+    """Accuracy (mean, two standard errors) and width of the draws against total ε."""
+    accuracy, width = panels
     (free,) = (point for point in found if point["epsilon"] is None)
-    axes.axhline(np.mean(free["accuracy"]), color="0.3", ls="--", lw=1, label="no privacy")
+    accuracy.axhline(np.mean(free["accuracy"]), color="0.3", ls="--", lw=1, label="no privacy")
     for place, name in enumerate(dict.fromkeys(p["method"] for p in found if p["epsilon"])):
         line = [point for point in found if point["method"] == name]
         mean = [np.mean(point["accuracy"]) for point in line]
         error = [2 * np.std(p["accuracy"]) / math.sqrt(len(p["accuracy"])) for p in line]
         # Set apart sideways a little, so that bars do not hide each other.
         spent = [point["epsilon"] * 1.03 ** (place - 3) for point in line]
-        axes.errorbar(spent, mean, error, marker="o", ms=4, capsize=2, lw=1, label=name)
-    axes.set(xscale="log", xlabel="total ε (δ = 1e-5)", ylabel="test accuracy")
-    axes.grid(alpha=0.3)
+        look = {"marker": "o", "ms": 4, "lw": 1, "label": name, "color": f"C{place}"}
+        accuracy.errorbar(spent, mean, error, capsize=2, **look)
+        if line[0].get("width"):
+            width.plot(spent, [point["width"] for point in line], **look)
+    width.axhline(free["width"], color="0.3", ls="--", lw=1)
+    accuracy.set_ylabel("test accuracy")
+    width.set(ylabel="standard deviation of a coefficient's draws", yscale="log")
+    for axes in panels:
+        axes.set(xscale="log", xlabel="total ε (δ = 1e-5)")
+        axes.grid(alpha=0.3)
 
 
 def figure_two(task: Task, runs: int, path: Path) -> None:
-    """One panel of Figure 2, its points printed as they come."""
+    """One panel of Figure 2 and the width of the draws, its points printed as they come."""
     found = []
     for point in points(task, runs):
         found.append(point)
         shown = {**point, "mean": round(float(np.mean(point["accuracy"])), 4)}
         print(json.dumps({"task": task.name, **shown}), flush=True)
-    figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
-    draw_points(axes, found)
-    axes.set_title(f"{task.name}: accuracy against total ε")
-    axes.legend(fontsize=8, loc="lower right")
+    save_figure_two(task.name, found, path)
+
+
+def save_figure_two(name: str, found: list[dict], path: Path) -> None:
+    """The picture of printed points."""
+    figure, panels = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    draw_points(panels, found)
+    figure.suptitle(f"{name}: what a total ε buys")
+    panels[0].legend(fontsize=8, loc="lower right")
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
