@@ -58,7 +58,7 @@ SHARES = {"DPSGHMC": 0.3, "DPSGNHT": 0.3, "DPSGFS": 0.2}
 
 
 def test_the_bound_nears_the_reported_epsilon_and_stays_below():
-    check(attack("DPSGHMC"), 0.3)
+    check(attack("DPSGHMC", num_chains=1_000), 0.2)
 
 
 @pytest.mark.slow
@@ -85,6 +85,7 @@ def test_scoring_has_no_default_score():
         ndp.audit(subject("DPSGFS"), jax.random.key(0), (LOUD,), (NULL,), delta=DELTA)
 
 
+@pytest.mark.slow
 def test_batches_and_chains_are_counted_each_for_itself():
     """One release a step: not two for two statistics; four chains cost four, not three."""
     x = np.zeros(50, np.float32)
@@ -96,7 +97,5 @@ def test_batches_and_chains_are_counted_each_for_itself():
         mcmc.run(jax.random.key(0), x)
         (entry,) = accountant.entries
         spent[name, chains] = entry.event.events[0].count
-        assert (
-            entry.event.events[0].count * chains == chains * int(np.max(mcmc.last_state.i)) * chains
-        )
+        assert np.max(mcmc.last_state.i) * chains == spent[name, chains]
     assert spent == {("DPSGFS", 1): 3, ("DPSGHMC", 1): 3, ("DPSGHMC", 4): 12}

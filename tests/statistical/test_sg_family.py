@@ -1,4 +1,4 @@
-"""The stochastic-gradient family: posteriordb without noise, exact laws through the whole kernel."""
+"""The stochastic-gradient family: posteriordb without noise, exact laws of whole kernels."""
 
 import json
 
