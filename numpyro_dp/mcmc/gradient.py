@@ -20,6 +20,7 @@ from numpyro_dp.mcmc.noisy_sum import (
     Integrator,
     StepSize,
 )
+from numpyro_dp.mechanisms import arguments
 from numpyro_dp.mechanisms.planning import planned_sum
 from numpyro_dp.model import PrivateModel
 
@@ -44,21 +45,10 @@ class GradientKernel(PrivateKernel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.privacy is None) == (self.noise_multiplier is None):
-            raise ValueError(
-                "give either privacy=Budget(epsilon, delta), from which the noise is calibrated, "
-                "or noise_multiplier=, and not both"
-            )
-        if self.batch_size is not None and self.sampling_rate is not None:
-            raise ValueError("give batch_size= (expected size) or sampling_rate=, not both")
-        if self.batch_size is not None:
-            _validate.positive("batch_size", self.batch_size)
-        if self.sampling_rate is not None:
-            _validate.rate("sampling_rate", self.sampling_rate)
-        if self.microbatch_size is not None:
-            _validate.positive_int("microbatch_size", self.microbatch_size)
-        if self.max_records is not None:
-            _validate.positive_int("max_records", self.max_records)
+        arguments.check_noise(self.privacy, self.noise_multiplier)
+        arguments.check_batches(
+            self.batch_size, self.sampling_rate, self.microbatch_size, self.max_records
+        )
         if not callable(self.step_size):
             _validate.positive("step_size", self.step_size)
         _validate.positive("temperature", self.temperature)
@@ -74,15 +64,9 @@ class GradientKernel(PrivateKernel):
             if not by_site:
                 _validate.positive("clip_norm", self.clip_norm)
             return
-        if self.noise_multiplier is not None:
-            _validate.nonnegative("noise_multiplier", self.noise_multiplier)
-        if self.noise_multiplier == 0 and self.clip_norm == math.inf:
+        arguments.check_noise_and_clip(self.noise_multiplier, self.clip_norm)
+        if self.clip_norm == math.inf:
             return
-        if self.clip_norm == math.inf or self.noise_multiplier == 0:
-            raise ValueError(
-                "clip_norm=inf and noise_multiplier=0 switch privacy off together, for tests: "
-                "either one alone has no guarantee and is refused"
-            )
         if not by_site:
             _validate.positive("clip_norm", self.clip_norm)
 
@@ -100,13 +84,14 @@ class GradientKernel(PrivateKernel):
         num_chains: int = 1,
     ) -> BoundSumKernel:
         if relation == "add_remove":
-            self._check_private_size(wall.num_records)
+            arguments.check_private_size(self.sampling_rate, self.max_records, wall.num_records)
         metric, blocks, joint = None, None, self.clip_norm
         if self.preconditioner is not None:
             metric = by_coordinate(wall, "preconditioner", self.preconditioner, default=1.0)
         if isinstance(joint, Mapping):
             blocks, joint = by_coordinate(wall, "clip_norm", joint, default=None), 1.0
-        dim, rate = dimension(wall), self._sampling_rate(wall.num_records)
+        rate = arguments.expected_rate(self.batch_size, self.sampling_rate, wall.num_records)
+        dim = dimension(wall)
         weights = _clip_weights(metric, blocks)
         scale, spread = self._weights(weights, blocks, float(joint), dim)
         mechanism = planned_sum(
@@ -164,27 +149,6 @@ class GradientKernel(PrivateKernel):
         for step in range(len(known), max(steps, 1)):
             known.append(_validate.positive("noise_multiplier", float(noise(step))))
         return tuple(known[: max(steps, 1)])
-
-    def _check_private_size(self, num_records: int) -> None:
-        if self.sampling_rate is None or self.sampling_rate == 1 or self.max_records is None:
-            raise ValueError(
-                "under relation='add_remove' the number of records is private: give "
-                "sampling_rate= below 1 (not batch_size) and max_records=, a public upper bound "
-                "on the number of records"
-            )
-        if self.max_records < num_records:
-            raise ValueError("max_records is smaller than the data: give a public upper bound")
-
-    def _sampling_rate(self, num_records: int) -> float:
-        if self.batch_size is not None:
-            if self.batch_size > num_records:
-                raise ValueError(
-                    f"batch_size={self.batch_size:g} is larger than the {num_records} records: "
-                    "give at most that many, or neither batch_size nor sampling_rate for full "
-                    "batches"
-                )
-            return self.batch_size / num_records
-        return 1.0 if self.sampling_rate is None else float(self.sampling_rate)
 
 
 def _clip_weights(

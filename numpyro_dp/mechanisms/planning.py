@@ -6,13 +6,15 @@ import contextlib
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 
-__all__ = ["planned_sum"]
+__all__ = ["least_noise", "planned_sum"]
+
+Plan = TypeVar("Plan")
 
 
 @lru_cache(maxsize=64)
@@ -38,26 +40,47 @@ def planned_sum(
 
     if not isinstance(noise, Budget):
         return at(noise)
+    return least_noise(at, lambda mechanism: mechanism.event(num_steps), noise, relation, num_steps)
+
+
+def least_noise(
+    at: Callable[[float], Plan],
+    cost: Callable[[Plan], DpEvent],
+    budget: Budget,
+    relation: Relation,
+    num_steps: int,
+) -> Plan:
+    """What a noise multiplier makes, at the least one whose cost fits a budget.
+
+    :param at: from a noise multiplier to everything that a run will release; raises
+        ``ValueError`` where the lattice cannot carry so much noise.
+    :param cost: the event of all those releases.
+    :param budget: what the whole run may cost.
+    :param relation: neighbouring relation.
+    :param num_steps: private steps of the run, for the message.
+    :raises ValueError: when no noise that the lattice can carry meets the budget.
+    """
     most = _most_noise(at)
 
     def run(noise_multiplier: float) -> DpEvent:
-        return at(min(noise_multiplier, most)).event(num_steps)
+        return cost(at(min(noise_multiplier, most)))
 
-    least = privacy_curve(run(most), relation).epsilon(noise.delta)
-    if least > noise.epsilon:
+    least = privacy_curve(run(most), relation).epsilon(budget.delta)
+    if least > budget.epsilon:
         remedy = (
             f"ε ≥ {least:.3g} would do at this δ"
             if math.isfinite(least)
             else "no ε would do at this δ, which must be larger"
         )
         raise ValueError(
-            f"privacy={noise} is too small for {num_steps} private steps, even with the most noise "
-            f"the release can carry: {remedy}; or run fewer steps, fewer chains or smaller batches"
+            f"privacy={budget} is too small for {num_steps} private steps, even with the most "
+            f"noise the release can carry: {remedy}; or run fewer steps, fewer chains or smaller "
+            "batches"
         )
-    return at(calibrate(run, noise, relation))
+    return at(calibrate(run, budget, relation))
 
 
-def _most_noise(at: Callable[[float], PrivateSum]) -> float:
+def _most_noise(at: Callable[[float], Any]) -> float:
     """The largest noise multiplier, to a quarter of an octave, that the lattice can carry."""
     for quarter in range(60, -40, -1):
         with contextlib.suppress(ValueError):

@@ -1,0 +1,86 @@
+"""Arguments of everything that releases private sums, checked alike."""
+
+from __future__ import annotations
+
+import math
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting import Budget
+
+__all__ = [
+    "check_batches",
+    "check_noise",
+    "check_noise_and_clip",
+    "check_private_size",
+    "expected_rate",
+]
+
+
+def check_noise(privacy: Budget | None, noise_multiplier: object) -> None:
+    """Refuse both or neither of a budget and a noise multiplier."""
+    if privacy is not None and not isinstance(privacy, Budget):
+        raise ValueError(f"privacy must be a numpyro_dp.Budget(epsilon, delta), got {privacy!r}")
+    if (privacy is None) == (noise_multiplier is None):
+        raise ValueError(
+            "give either privacy=Budget(epsilon, delta), from which the noise is calibrated, "
+            "or noise_multiplier=, and not both"
+        )
+
+
+def check_noise_and_clip(noise_multiplier: float | None, clip_norm: object) -> None:
+    """Refuse one of noise and clipping without the other; several clip norms come as any other."""
+    if noise_multiplier is not None:
+        _validate.nonnegative("noise_multiplier", noise_multiplier)
+    if noise_multiplier == 0 and clip_norm == math.inf:
+        return
+    if clip_norm == math.inf or noise_multiplier == 0:
+        raise ValueError(
+            "clip_norm=inf and noise_multiplier=0 switch privacy off together, for tests: "
+            "either one alone has no guarantee and is refused"
+        )
+
+
+def check_batches(
+    batch_size: float | None,
+    sampling_rate: float | None,
+    microbatch_size: int | None,
+    max_records: int | None,
+) -> None:
+    """Refuse sizes that are out of range, and two ways of saying how large a batch is."""
+    if batch_size is not None and sampling_rate is not None:
+        raise ValueError("give batch_size= (expected size) or sampling_rate=, not both")
+    if batch_size is not None:
+        _validate.positive("batch_size", batch_size)
+    if sampling_rate is not None:
+        _validate.rate("sampling_rate", sampling_rate)
+    if microbatch_size is not None:
+        _validate.positive_int("microbatch_size", microbatch_size)
+    if max_records is not None:
+        _validate.positive_int("max_records", max_records)
+
+
+def check_private_size(
+    sampling_rate: float | None, max_records: int | None, num_records: int
+) -> None:
+    """Where the number of records is private, a rate and a public bound must be given."""
+    if sampling_rate is None or sampling_rate == 1 or max_records is None:
+        raise ValueError(
+            "under relation='add_remove' the number of records is private: give "
+            "sampling_rate= below 1 (not batch_size) and max_records=, a public upper bound "
+            "on the number of records"
+        )
+    if max_records < num_records:
+        raise ValueError("max_records is smaller than the data: give a public upper bound")
+
+
+def expected_rate(batch_size: float | None, sampling_rate: float | None, num_records: int) -> float:
+    """Chance of each record to be in a batch; 1 where neither size nor rate is given."""
+    if batch_size is None:
+        return 1.0 if sampling_rate is None else float(sampling_rate)
+    if batch_size > num_records:
+        raise ValueError(
+            f"batch_size={batch_size:g} is larger than the {num_records} records: "
+            "give at most that many, or neither batch_size nor sampling_rate for full "
+            "batches"
+        )
+    return batch_size / num_records
