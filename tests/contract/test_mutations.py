@@ -171,6 +171,15 @@ def test_halved_noise_is_caught(name, monkeypatch):
         check_noise(name)
 
 
+def test_a_part_without_noise_is_caught(name, monkeypatch):
+    # As when the second statistic of a joint release is forgotten; everywhere, the last coordinate.
+    honest = mechanism.floor_noise
+    part = 3 if name == "DPSGFS" else 2
+    monkeypatch.setattr(mechanism, "floor_noise", lambda *a: honest(*a).at[part:].set(0))
+    with pytest.raises(AssertionError, match="size of the noise"):
+        check_noise(name)
+
+
 def test_a_removed_clip_is_caught(name, monkeypatch):
     def unclipped(lattice, vectors, rows, mask, *rest):
         integers = jnp.rint(vectors / lattice.scale)
