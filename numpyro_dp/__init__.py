@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from numpyro_dp.accounting import PrivacyReport as PrivacyReport
     from numpyro_dp.accounting import calibrate as calibrate
     from numpyro_dp.accounting import events as events
+    from numpyro_dp.accounting.bayesian import BayesianAccountant as BayesianAccountant
     from numpyro_dp.diagnostics import AuditResult as AuditResult
     from numpyro_dp.diagnostics import audit as audit
     from numpyro_dp.diagnostics import from_numpyro as from_numpyro
+    from numpyro_dp.diagnostics.plan import Plan as Plan
+    from numpyro_dp.diagnostics.plan import plan as plan
     from numpyro_dp.diagnostics.plots import plot_budget as plot_budget
     from numpyro_dp.diagnostics.plots import plot_epsilon_by_step as plot_epsilon_by_step
     from numpyro_dp.diagnostics.plots import plot_privacy_curve as plot_privacy_curve
@@ -49,6 +52,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Accountant": "accounting",
     "AuditResult": "diagnostics",
+    "BayesianAccountant": "accounting.bayesian",
     "BoundedLikelihood": "mcmc",
     "Budget": "accounting",
     "BudgetExceededError": "errors",
@@ -68,6 +72,7 @@ _HOME = {
     "PhaseTransitionStepSize": "mcmc",
     "ObjectivePerturbation": "estimators",
     "OutputPerturbation": "estimators",
+    "Plan": "diagnostics.plan",
     "PolynomialStepSize": "mcmc",
     "PrivacyReport": "accounting",
     "Rejection": "mcmc",
@@ -78,6 +83,7 @@ _HOME = {
     "calibrate": "accounting",
     "events": "accounting",
     "from_numpyro": "diagnostics",
+    "plan": "diagnostics.plan",
     "plot_budget": "diagnostics.plots",
     "plot_epsilon_by_step": "diagnostics.plots",
     "plot_privacy_curve": "diagnostics.plots",

@@ -1,0 +1,111 @@
+"""Made-up records from the prior predictive, and what their gradients would be.
+
+No value of any record is looked at: the model's own shapes, prior and outcome distributions, and
+inputs made up or given as public, are all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from jax.flatten_util import ravel_pytree
+from numpyro import handlers
+from numpyro.infer import init_to_sample
+from numpyro.primitives import Messenger
+
+from numpyro_dp._plate import RowRun, in_plate
+from numpyro_dp.model import PrivateModel
+
+__all__ = ["MadeUp", "made_up_gradients"]
+
+_DRAWS = 8
+
+
+class MadeUp(NamedTuple):
+    """Gradients of made-up records, each of whose outcomes were drawn at a prior draw.
+
+    - **at_truth**: shape (draws, records, dim); gradients at the position the outcomes came from.
+    - **at_start**: the same records' gradients where a chain starts.
+    - **spread**: shape (draws, dim); that position minus the start.
+    """
+
+    at_truth: np.ndarray
+    at_start: np.ndarray
+    spread: np.ndarray
+
+
+class _Outcomes(Messenger):
+    """Keep the distribution of every observed site of the private plate."""
+
+    def __init__(self, plate: str) -> None:
+        super().__init__()
+        self.plate = plate
+        self.heard: list[tuple[Any, Any]] = []
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """Copy the site once every handler has had its say."""
+        if msg["type"] == "sample" and msg["is_observed"] and in_plate(msg, self.plate):
+            self.heard.append((msg["fn"], msg["value"]))
+
+
+def made_up_gradients(
+    wall: PrivateModel, start: dict[str, Any], inputs: list[Any], rng_key: Any
+) -> MadeUp:
+    """Gradients of the log likelihood of made-up records.
+
+    :param wall: the model, split.
+    :param start: the unconstrained position where a chain starts.
+    :param inputs: record arrays, made up or public; outcomes in them that the model observes as
+        they are get replaced by draws from the model.
+    :param rng_key: a typed key; nothing here is secret.
+    """
+    return MadeUp(*map(np.asarray, _gradients(wall, start, inputs, rng_key)))
+
+
+@partial(jax.jit, static_argnums=0)
+def _gradients(wall: PrivateModel, start: dict, inputs: list[Any], rng_key: Any) -> tuple:
+    simulate = _simulator(wall)
+
+    def gradient(z: dict, record: list) -> Any:
+        return ravel_pytree(jax.grad(wall.record_log_likelihood)(z, record))[0]
+
+    def one_draw(key: Any) -> tuple:
+        prior_key, outcome_key = random.split(key)
+        truth = wall.init(prior_key, init_to_sample)
+        rows = [leaf[:, None] for leaf in inputs]
+        keys = random.split(outcome_key, inputs[0].shape[0])
+        records = jax.vmap(partial(simulate, truth))(rows, keys)
+        at_truth = jax.vmap(partial(gradient, truth))(records)
+        at_start = jax.vmap(partial(gradient, start))(records)
+        moved = ravel_pytree(truth)[0] - ravel_pytree(start)[0]
+        return at_truth, at_start, moved
+
+    return jax.lax.map(one_draw, random.split(rng_key, _DRAWS))
+
+
+def _simulator(wall: PrivateModel) -> Callable[[dict, list, Any], list]:
+    """A function that redraws the outcomes of one record at a position."""
+    layout = wall._spec.layout
+    run = RowRun(wall._spec.model, wall.plate, wall.num_records, 0)
+
+    def simulate(z: dict, record: list, key: Any) -> list:
+        model_key, draw_key = random.split(key)
+        overhear = _Outcomes(wall.plate)
+        with handlers.block(), overhear:
+            run(wall.constrain(z), layout.fill(record), model_key, 1)
+        drawn = list(record)
+        for k, (fn, value) in enumerate(overhear.heard):
+            places = [i for i, leaf in enumerate(record) if leaf is value]
+            if places:
+                outcome = fn.sample(random.fold_in(draw_key, k))
+                leaf = record[places[0]]
+                drawn[places[0]] = jnp.reshape(outcome, leaf.shape).astype(leaf.dtype)
+        return drawn
+
+    return simulate

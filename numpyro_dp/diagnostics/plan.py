@@ -1,0 +1,339 @@
+"""A plan: what a private run will cost and whether its noise leaves anything of the signal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import numpy as np
+from jax import random
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting import (
+    Budget,
+    Relation,
+    privacy_curve,
+    rounded_up,
+)
+from numpyro_dp.diagnostics.made_up import MadeUp, made_up_gradients
+from numpyro_dp.diagnostics.plots import axes_or_new
+from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
+from numpyro_dp.mcmc.start import starting_positions
+from numpyro_dp.model import PrivateModel, private_model
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Plan", "plan"]
+
+_RECORDS = 128
+_EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
+_FINE, _SWAMPED = 0.85, 0.25
+_WIDTH = 88
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What :func:`plan` found; every figure comes from public values.
+
+    :param kernel: name of the kernel.
+    :param num_records: number of records N, or its public bound where it is private.
+    :param dim: coordinates of the unconstrained position.
+    :param num_steps: private steps of all chains.
+    :param relation: neighbouring relation of ε.
+    :param epsilon: ε of the run at ``delta``.
+    :param delta: δ.
+    :param noise_multiplier: noise standard deviation over ``clip_norm``.
+    :param expected_batch: expected records in a step.
+    :param clip_norm: the kernel's.
+    :param suggested_clip_norm: median gradient norm of made-up records.
+    :param clipped: share of made-up records whose gradient is longer than ``clip_norm``.
+    :param signal_to_noise: length of the first step's clipped sum over that of its noise.
+    :param gain: share of what the data could teach that is expected to come through, in [0, 1].
+    :param verdict: ``"fine"``, ``"doubtful"`` or ``"swamped"``.
+    :param step_size: the kernel's; ``None`` for a schedule.
+    :param free_step_size: largest step size at which the privacy noise is no more than the
+        Langevin noise.
+    :param affordable: pairs (ε, steps): about how many steps of all chains this noise allows at ε.
+    :param remedies: what would mend a plan that is not fine.
+    :param norms: gradient norms of the made-up records.
+    """
+
+    kernel: str
+    num_records: int
+    dim: int
+    num_steps: int
+    relation: Relation
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    expected_batch: float
+    clip_norm: float
+    suggested_clip_norm: float
+    clipped: float
+    signal_to_noise: float
+    gain: float
+    verdict: Literal["fine", "doubtful", "swamped"]
+    step_size: float | None
+    free_step_size: float
+    affordable: tuple[tuple[float, int], ...]
+    remedies: tuple[str, ...]
+    norms: tuple[float, ...]
+
+    def __str__(self) -> str:
+        steps = ", ".join(f"{count} at ε = {epsilon:g}" for epsilon, count in self.affordable)
+        lines = [
+            ("plan", f"{self.kernel}, {self.num_steps} private steps on {self.num_records} records"
+             f" of which each step sees {self.expected_batch:.4g}, {self.dim} parameters"),
+            ("cost", f"ε = {rounded_up(self.epsilon)} at δ = {self.delta:.3g} ({self.relation})"),
+            ("noise", f"multiplier {self.noise_multiplier:.4g}; the first step's signal is "
+             f"{self.signal_to_noise:.2g} times its noise"),
+            ("clip norm", f"{self.clip_norm:.3g}; suggested {self.suggested_clip_norm:.3g} (the "
+             f"median of made-up records, of which {self.clipped:.0%} would be clipped)"),
+            ("step size", f"{'a schedule' if self.step_size is None else f'{self.step_size:.3g}'};"
+             f" the privacy noise is free up to {self.free_step_size:.3g}"),
+            ("affordable", f"about {steps} (steps of all chains at this noise)"),
+            ("verdict", f"{self.verdict}: about {self.gain:.0%} of what the data could teach is "
+             "expected to come through"),
+            *[("remedy", remedy) for remedy in self.remedies],
+        ]  # fmt: skip
+        rows = [
+            fill(f"{name:<12}{text}", _WIDTH, subsequent_indent=" " * 12) for name, text in lines
+        ]
+        return "\n".join(rows)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the gradient norms of made-up records with the clip norms.
+
+        :param ax: matplotlib axes to draw into; ``None`` makes new ones.
+        :returns: the axes.
+        """
+        ax = axes_or_new(ax)
+        ax.hist(self.norms, bins=40, color="0.7")
+        ax.axvline(self.clip_norm, color="C0", label=f"clip norm {self.clip_norm:.3g}")
+        suggested = f"suggested {self.suggested_clip_norm:.3g}"
+        ax.axvline(self.suggested_clip_norm, color="C1", linestyle="--", label=suggested)
+        ax.set(xlabel="gradient norm of a made-up record", ylabel="made-up records")
+        ax.set_title(f"ε = {rounded_up(self.epsilon, 3)}: {self.verdict}")
+        ax.legend()
+        return ax
+
+
+def plan(
+    kernel: PrivateKernel,
+    *args: Any,
+    num_steps: int,
+    privacy: Budget | None = None,
+    num_chains: int = 1,
+    inputs: Sequence[Any] | None = None,
+    **kwargs: Any,
+) -> Plan:
+    """Say before a run what it costs and whether its noise will swamp the signal.
+
+    :param kernel: a stochastic-gradient kernel, such as :class:`~numpyro_dp.DPSGLD`.
+    :param args: arguments of the model: the records, of which nothing but shape and dtype is
+        looked at, or ``jax.ShapeDtypeStruct`` in their place.
+    :param num_steps: private steps of one chain, warm-up included.
+    :param privacy: a budget to plan for instead of the kernel's own noise or budget.
+    :param num_chains: chains.
+    :param inputs: positional arguments of the same structure that hold *public or made-up* records,
+        any number of rows; outcomes are redrawn from the model. By default inputs are made up from
+        their shapes (0 or 1, or between 0.1 and 0.9), which says little of standardised or sparse
+        ones.
+    :param kwargs: keyword arguments of the model.
+    :returns: the plan; ``print`` it, or look at ``plan.plot()``.
+    :raises UnsupportedModelError: the wall's own message, for a model that cannot be split.
+    :raises ValueError: for a kernel without a private sum of gradients, or inputs that do not fit.
+
+    The expected share of what the data could teach is that of a linearised posterior. With F the
+    information of the clipped gradients of N made-up records (score identity: E[clip(g)gᵀ]), an
+    eigenvalue h of it, τ the typical distance from start to prior draw in one coordinate, s the
+    noise in the gradient averaged over T steps and t the temperature that the privacy noise gives
+    to draws, a direction comes through with (hτ)²/((hτ)² + s² + h(t − 1)), if the chain is long
+    enough to get there, 1 − exp(−ηhT/2), weighted by log(1 + hτ²).
+
+    **Privacy.** Nothing of any record but its shape is looked at: free. What stands in ``inputs``
+    is taken as public.
+
+    **Example**::
+
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import numpyro_dp as ndp
+        >>> def model(x):
+        ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
+        ...     with numpyro.plate("people", x.shape[0]):
+        ...         numpyro.sample("x", dist.Normal(mu, 1), obs=x)
+        >>> kernel = ndp.DPSGLD(model, step_size=1e-3, batch_size=50, clip_norm=2.0,
+        ...                     noise_multiplier=4.0)
+        >>> found = ndp.plan(kernel, jax.ShapeDtypeStruct((5000,), jnp.float32), num_steps=200)
+        >>> found.num_records, found.verdict
+        (5000, 'fine')
+    """
+    if not isinstance(kernel, PrivateKernel):
+        raise ValueError(f"plan takes a numpyro_dp kernel, got {type(kernel).__name__}")
+    _validate.positive_int("num_steps", num_steps)
+    _validate.positive_int("num_chains", num_chains)
+    if privacy is not None:
+        noise = {"noise_multiplier": None} if hasattr(kernel, "noise_multiplier") else {}
+        kernel = replace(kernel, model=kernel.user_model, privacy=privacy, **noise)
+    shapes, named = jax.tree.map(_shape_only, (args, kwargs))
+    relation, plate = kernel.relation, kernel.data_plate
+    private_size = relation == "add_remove"
+    wall = private_model(
+        kernel.user_model, shapes, named, data_plate=plate, private_size=private_size
+    )
+    steps = num_steps * kernel.steps_per_sample * num_chains
+    bound = kernel.bind(
+        wall, num_steps=steps, relation=relation, delta=kernel.delta, num_chains=num_chains
+    )
+    mechanism = getattr(bound, "private_sum", None)
+    if mechanism is None or not mechanism.is_private:
+        raise ValueError(
+            f"{type(kernel).__name__} releases no private sum of gradients, so there is no noise "
+            "on a gradient to plan: ask its own documentation what it costs"
+        )
+    key = random.key(0)
+    start = starting_positions(wall, kernel.init_strategy, key, None, 1)
+    given = wall.dummy_records(key, _RECORDS) if inputs is None else _given(kernel, wall, inputs)
+    made_up = made_up_gradients(wall, start, given, key)
+    return _judged(kernel, wall, bound, made_up, steps, num_chains)
+
+
+def _shape_only(value: Any) -> Any:
+    """Arrays lose their values here, before anything could read them."""
+    if isinstance(value, (np.ndarray, jax.Array)) and value.ndim:
+        return jax.ShapeDtypeStruct(value.shape, value.dtype)
+    return value
+
+
+def _given(kernel: PrivateKernel, wall: PrivateModel, inputs: Sequence[Any]) -> list[Any]:
+    public = private_model(kernel.user_model, tuple(inputs), data_plate=kernel.data_plate)
+    rows = public.records(tuple(inputs))
+    expected = [leaf.shape[1:] for leaf in wall.dummy_records(random.key(0), 1)]
+    if [leaf.shape[1:] for leaf in rows] != expected:
+        raise ValueError(
+            f"inputs has rows of shapes {[leaf.shape[1:] for leaf in rows]}, the records "
+            f"{expected}: give arguments of the same structure"
+        )
+    return rows
+
+
+def _judged(
+    kernel: PrivateKernel,
+    wall: PrivateModel,
+    bound: Any,
+    made_up: MadeUp,
+    steps: int,
+    num_chains: int,
+) -> Plan:
+    mechanism, relation = bound.private_sum, kernel.relation
+    clip = mechanism.clip_norm
+    # Where the number of records is private, its public bound stands for it.
+    size = mechanism.max_records or wall.num_records
+    norms = np.linalg.norm(np.concatenate([made_up.at_truth, made_up.at_start], 1), axis=-1)
+    norms = norms[np.isfinite(norms)]
+    step = getattr(kernel, "step_size", None)
+    step = None if callable(step) else step
+    noise = float(bound.gradient_sd)
+    first, gain = _signal(made_up, size, clip, noise, steps // num_chains, step)
+    verdict = "fine" if gain >= _FINE else "swamped" if gain <= _SWAMPED else "doubtful"
+    return Plan(
+        kernel=type(kernel).__name__,
+        num_records=size,
+        dim=made_up.spread.shape[1],
+        num_steps=steps,
+        relation=relation,
+        epsilon=privacy_curve(bound.event(steps, num_chains=num_chains), relation).epsilon(
+            kernel.delta
+        ),
+        delta=kernel.delta,
+        noise_multiplier=mechanism.noise_multiplier,
+        expected_batch=mechanism.expected_batch,
+        clip_norm=clip,
+        suggested_clip_norm=float(np.median(norms)),
+        clipped=float(np.mean(norms > clip)),
+        signal_to_noise=first,
+        gain=gain,
+        verdict=verdict,
+        step_size=step,
+        free_step_size=4 / noise**2,
+        affordable=_affordable(bound, steps, num_chains, relation, kernel.delta),
+        remedies=() if verdict == "fine" else _remedies(noise, step, norms, clip),
+        norms=tuple(norms.ravel().tolist()),
+    )
+
+
+def _signal(
+    made_up: MadeUp, size: int, clip: float, noise: float, steps: int, step: float | None
+) -> tuple[float, float]:
+    """First step's signal over noise, and the share of information that comes through."""
+
+    def clipped(g: np.ndarray) -> np.ndarray:
+        norms = np.linalg.norm(g, axis=-1, keepdims=True)
+        return np.where(np.isfinite(norms), g * np.minimum(1, clip / np.maximum(norms, 1e-30)), 0)
+
+    dim = made_up.spread.shape[1]
+    towards = np.linalg.norm(clipped(made_up.at_start).mean(1), axis=-1)
+    first = size * float(np.median(towards)) / (noise * math.sqrt(dim))
+    distance = float(np.sqrt(np.median((made_up.spread**2).mean(1))))
+    came, all_of_it = 0.0, 0.0
+    for raw in made_up.at_truth:
+        shrunk, kept = clipped(raw), np.nan_to_num(raw, posinf=0.0, neginf=0.0)
+        # clip(g)gᵀ = w·ggᵀ: its eigenvalues are those of the smaller Gram matrix of √w·g.
+        weight = np.linalg.norm(shrunk, axis=1) / np.maximum(np.linalg.norm(kept, axis=1), 1e-30)
+        roots = np.sqrt(weight)[:, None] * kept
+        gram = roots @ roots.T if len(roots) < dim else roots.T @ roots
+        h = np.maximum(np.linalg.eigvalsh(gram), 0.0) * size / len(roots)
+        seen = (h * distance) ** 2
+        lost = noise**2 / steps
+        if step is not None:
+            # Where the privacy noise exceeds the Langevin noise, every draw is spread by the rest.
+            lost = lost + max(step * noise**2 / 4 - 1, 0.0) * h
+        share = seen / (seen + lost)
+        if step is not None:
+            share = share * -np.expm1(-step * h * steps / 2)
+        # What a direction teaches grows like the logarithm of its information.
+        worth = np.log1p(h * distance**2)
+        came += float((worth * share).sum())
+        all_of_it += float(worth.sum())
+    return first, came / all_of_it if all_of_it else 0.0
+
+
+def _affordable(
+    bound: BoundKernel, steps: int, num_chains: int, relation: Relation, delta: float
+) -> tuple[tuple[float, int], ...]:
+    """About how many steps stay below some marks of ε, between a 16th and 16 times those planned.
+
+    ε is computed at five counts and interpolated in logarithms; figures are rounded down.
+    """
+    counts, epsilons = [], []
+    for factor in (1 / 16, 1 / 4, 1, 4, 16):
+        count = num_chains * max(round(factor * steps / num_chains), 1)
+        if counts and count == counts[-1]:
+            continue
+        event = bound.event(count, num_chains=num_chains)
+        epsilon = privacy_curve(event, relation, coarse=True).epsilon(delta)
+        if math.isfinite(epsilon):
+            counts.append(count)
+            epsilons.append(epsilon)
+    found = []
+    for mark in _EPSILONS:
+        if counts and epsilons[0] <= mark <= epsilons[-1]:
+            at = np.exp(np.interp(math.log(mark), np.log(epsilons), np.log(counts)))
+            found.append((mark, max(int(0.97 * at) // num_chains * num_chains, counts[0])))
+    return tuple(found)
+
+
+def _remedies(noise: float, step: float | None, norms: np.ndarray, clip: float) -> tuple[str, ...]:
+    remedies = [
+        "more records, a larger budget, fewer parameters, or a larger batch with fewer steps"
+    ]
+    if clip > 3 * np.median(norms):
+        remedies.append("a smaller clip_norm: the noise is sized for longer gradients than any")
+    if step is not None and step < 1 / noise**2:
+        remedies.append("a larger step_size: the chain may not get from its start to the posterior")
+    return tuple(remedies)

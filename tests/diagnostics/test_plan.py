@@ -1,0 +1,138 @@
+"""A plan reads no record, tells the cost of the run, and knows when noise swamps the signal."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import numpyro_dp as ndp
+from numpyro_dp.accounting import privacy_curve
+from numpyro_dp.model import private_model
+from tests.models import logistic
+
+N, DIM = 400, 3
+SHAPES = (
+    jax.ShapeDtypeStruct((N, DIM), jnp.float32),
+    jax.ShapeDtypeStruct((N,), jnp.int32),
+)
+
+
+class Sealed(np.ndarray):
+    """An array whose values may not be looked at; its shape and dtype may."""
+    def __getitem__(self, place):
+        raise AssertionError("a value was read")
+
+    def __array_ufunc__(self, *arguments, **options):
+        raise AssertionError("a value was read")
+
+
+def kernel(**options):
+    given = {"step_size": 1e-3, "batch_size": 60, "clip_norm": 1.0, "noise_multiplier": 2.0}
+    return ndp.DPSGLD(logistic, **{**given, **options})
+
+
+@pytest.fixture(scope="module")
+def found():
+    return ndp.plan(kernel(), *SHAPES, num_steps=100)
+
+
+def test_no_value_of_a_record_is_read(found):
+    sealed = [np.full(s.shape, 7, s.dtype).view(Sealed) for s in SHAPES]
+    with pytest.raises(AssertionError, match="value was read"):
+        sealed[0][0]
+    assert ndp.plan(kernel(), *sealed, num_steps=100) == found
+
+
+def test_nothing_is_charged():
+    accountant = ndp.Accountant(ndp.Budget(1.0, 1e-5))
+    ndp.plan(kernel(accountant=accountant), *SHAPES, num_steps=100)
+    assert accountant.entries == ()
+
+
+def test_the_cost_is_that_of_the_run(found):
+    wall = private_model(logistic, SHAPES)
+    bound = kernel().bind(wall, num_steps=100, relation="zero_out", delta=1e-6)
+    assert found.epsilon == privacy_curve(bound.event(100)).epsilon(1e-6)
+    assert found.num_steps == 100
+    assert found.expected_batch == 60
+    for epsilon, steps in found.affordable:
+        assert privacy_curve(bound.event(steps)).epsilon(1e-6) <= epsilon * 1.01
+    assert found.affordable
+
+
+def test_a_budget_takes_the_place_of_the_kernels_own():
+    calm = ndp.plan(kernel(), *SHAPES, num_steps=100, privacy=ndp.Budget(1.0, 1e-5))
+    assert 0.99 < calm.epsilon <= 1.0
+    assert calm.delta == 1e-5
+    assert calm.noise_multiplier > 2.0
+
+
+def test_gradients_of_made_up_records_are_those_of_the_model(found):
+    """‖gradient‖ = |σ(xw) − y|·‖x‖ with x in (0.1, 0.9) or 0 and 1, so between these bounds."""
+    assert max(found.norms) <= np.sqrt(DIM)
+    assert 0.1 < found.suggested_clip_norm < 1.0
+    share = np.mean(np.array(found.norms) > 1.0)
+    assert found.clipped == pytest.approx(share)
+
+
+def test_public_inputs_scale_the_suggestion(found):
+    wide = 10 * np.random.default_rng(0).normal(size=(64, DIM)).astype(np.float32)
+    scaled = ndp.plan(kernel(), *SHAPES, num_steps=100, inputs=(wide, np.zeros(64, np.int32)))
+    assert scaled.suggested_clip_norm > 4 * found.suggested_clip_norm
+    with pytest.raises(ValueError, match="same structure"):
+        ndp.plan(kernel(), *SHAPES, num_steps=9, inputs=(wide[:, :2], np.zeros(64, np.int32)))
+
+
+def test_more_noise_swamps_and_more_records_mend(found):
+    loud = ndp.plan(kernel(noise_multiplier=400.0), *SHAPES, num_steps=100)
+    assert loud.verdict == "swamped"
+    assert loud.remedies
+    assert "swamped" in str(loud)
+    assert loud.signal_to_noise == pytest.approx(found.signal_to_noise / 200, rel=1e-3)
+    many = [jax.ShapeDtypeStruct((100_000, *s.shape[1:]), s.dtype) for s in SHAPES]
+    plenty = ndp.plan(kernel(step_size=1e-4, batch_size=2000), *many, num_steps=1000)
+    assert plenty.verdict == "fine"
+    assert plenty.remedies == ()
+
+
+def test_a_long_step_spreads_the_draws(found):
+    assert found.free_step_size > 1e-3
+    hot = ndp.plan(kernel(step_size=2.0), *SHAPES, num_steps=100)
+    assert hot.gain < 0.5 * found.gain
+
+
+def test_text_and_figure(found):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    assert max(map(len, str(found).splitlines())) <= 88
+    figure, ax = pyplot.subplots()
+    assert found.plot(ax) is ax
+    assert {line.get_xdata()[0] for line in ax.lines} == {1.0, found.suggested_clip_norm}
+    pyplot.close(figure)
+
+
+def leaking(x):
+    mu = numpyro.sample("mu", dist.Normal(x.mean(), 1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("x", dist.Normal(mu, 1), obs=x)
+
+
+def test_a_model_that_cannot_be_split_gets_the_walls_message():
+    split = ndp.DPSGLD(leaking, step_size=1e-3, clip_norm=1.0, noise_multiplier=1.0)
+    shape = jax.ShapeDtypeStruct((50,), jnp.float32)
+    with pytest.raises(ndp.UnsupportedModelError, match="mu"):
+        ndp.plan(split, shape, num_steps=10)
+
+
+def test_what_cannot_be_planned_is_refused():
+    with pytest.raises(ValueError, match="numpyro_dp kernel"):
+        ndp.plan(numpyro.infer.NUTS(logistic), *SHAPES, num_steps=10)
+    with pytest.raises(ValueError, match="num_steps"):
+        ndp.plan(kernel(), *SHAPES, num_steps=0)
+    off = kernel(noise_multiplier=0, clip_norm=float("inf"))
+    with pytest.raises(ValueError, match="no private sum"):
+        ndp.plan(off, *SHAPES, num_steps=10)
