@@ -450,7 +450,9 @@ def test_a_chain_left_uncounted_is_caught(data, monkeypatch):
     monkeypatch.setattr(
         BoundOPS,
         "event",
-        lambda self, n, *, num_chains=1: honest(self, n * (num_chains - 1) // num_chains or n),
+        lambda self, n, *, start=0, num_chains=1: honest(
+            self, n * (num_chains - 1) // num_chains or n
+        ),
     )
     with pytest.raises(AssertionError):
         test_every_draw_of_every_chain_is_charged(data)

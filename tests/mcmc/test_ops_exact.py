@@ -67,6 +67,7 @@ def test_grid_draws_have_the_enumerated_law():
     check_grid()
 
 
+@pytest.mark.slow
 def test_rejection_draws_have_the_law_found_by_quadrature():
     """Kolmogorov-Smirnov at 1e-4, 1,000 draws."""
     kernel = ndp.OPS(

@@ -152,10 +152,8 @@ def test_accepted(case):
     assert recognise(wall_of(*ACCEPTED[case])).loss(**OPTIONS.get(case, {})).lipschitz < np.inf
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=[] if c == "offset" else pytest.mark.slow) for c in sorted(ACCEPTED)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", sorted(ACCEPTED))
 def test_the_rows_and_the_loss_are_the_likelihood(case):
     model, args = ACCEPTED[case]
     wall = wall_of(model, args)
