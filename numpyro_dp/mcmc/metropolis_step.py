@@ -96,8 +96,9 @@ class BoundMetropolis(BoundKernel):
         centre = position + self.walk.draw(centre_key, state.i, position, 1)[0]
         moved = centre + self.walk.draw(walk_key, state.i, position, count)
         points = jnp.concatenate([position[None], moved])
-        places = jax.vmap(unravel)(points)
-        prior = jax.vmap(self.wall.log_prior)(places)
+        prior = jax.vmap(lambda point: self.wall.log_prior(unravel(point)))(points)
+        # What the prior excludes is no place to ask a record about.
+        places = jax.vmap(unravel)(jnp.where((prior > -jnp.inf)[:, None], points, position))
         listed = [unravel(point) for point in points]
         limit, tried, allowance = self.plan.charge.admit(
             state.allowance, listed, jnp.any(prior[1:] > -jnp.inf)
@@ -105,10 +106,7 @@ class BoundMetropolis(BoundKernel):
         power = self.plan.power
 
         def term(record: list) -> Float[Array, " candidates"]:
-            one = lambda z: self.wall.record_log_likelihood(z, record)  # noqa: E731
-            # What the prior excludes is no place to ask a record about.
-            asked = jnp.where(prior > -jnp.inf, jax.vmap(one)(places), one(state.z))
-            return power * asked
+            return power * jax.vmap(self.wall.record_log_likelihood, (0, None))(places, record)
 
         batch = self.plan.log_ratio
         if not isinstance(batch, FullBatch):

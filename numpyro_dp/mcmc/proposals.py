@@ -20,7 +20,7 @@ __all__ = ["RandomWalk", "check_public_moves", "move_publicly"]
 
 Move = Callable[[dict], dict]
 
-_TRIES = 4
+_TRIES = 2
 _TOLERANCE = 1e-3
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int32, Key
+from jaxtyping import Array, Float, Int32, Key
 
 from numpyro_dp.mechanisms.blocks import block
 from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
@@ -132,10 +132,12 @@ class FullBatch:
         Privacy: a record's integers lie in [−limit, 0], so its range is at most ``limit``.
         """
 
-        def integers(terms: Float[Array, "rows candidates"]) -> Int32[Array, "rows candidates"]:
-            usable = jnp.all(jnp.isfinite(terms), axis=1, keepdims=True)
+        def integers(terms: Float[Array, "candidates rows"]) -> Int32[Array, "candidates rows"]:
+            # Every candidate needs the best one: without a barrier, each computes all of them.
+            terms = lax.optimization_barrier(terms)
+            usable = jnp.all(jnp.isfinite(terms), axis=0)
             terms = jnp.where(usable, terms, 0)
-            highest = jnp.max(terms, axis=1, keepdims=True)
+            highest = jnp.max(terms, axis=0)
             return jnp.minimum(as_integers(terms - highest, self.grid.unit, limit), 0)
 
         return self.grid.total(_block_sums(self, term, integers, records))
@@ -165,7 +167,7 @@ class UnclippedBatch:
 def _block_sums(
     batch: FullBatch,
     term: RecordTerm,
-    integers: Callable[[Float[Array, "rows ..."]], Int32[Array, "rows ..."]],
+    integers: Callable[[Float[Array, "... rows"]], Int32[Array, "... rows"]],
     records: Sequence[Array],
 ) -> Int32[Array, "blocks ..."]:
     leaves = list(records)
@@ -174,14 +176,13 @@ def _block_sums(
 
     def one_block(_: None, number: Int32[Array, ""]) -> tuple[None, Int32[Array, "..."]]:
         rows, _numbers, mask = block(leaves, None, number, size, num_records)
-        terms = lax.map(term, rows) if batch.one_by_one else jax.vmap(term)(rows)
+        # Rows come last, where vector units expect them.
+        terms = (
+            jnp.moveaxis(lax.map(term, rows), 0, -1)
+            if batch.one_by_one
+            else (jax.vmap(term, out_axes=-1)(rows))
+        )
         # One use of the integers: split into limbs here, each limb might be rounded on its own.
-        return None, jnp.sum(_masked(integers(terms), mask), axis=0)
+        return None, jnp.sum(jnp.where(mask, integers(terms), 0), axis=-1)
 
     return lax.scan(one_block, None, jnp.arange(blocks, dtype=jnp.int32))[1]
-
-
-def _masked(
-    integers: Int32[Array, "rows ..."], mask: Bool[Array, " rows"]
-) -> Int32[Array, "rows ..."]:
-    return jnp.where(mask.reshape(-1, *([1] * (integers.ndim - 1))), integers, 0)
