@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from numpyro_dp.accounting import Accountant, PrivacyReport, rounded_down, rounded_up
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.mcmc.fields import check_fields
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect
 from numpyro_dp.mcmc.progress import epsilon_table, steps_behind
@@ -35,7 +36,6 @@ from numpyro_dp.model import private_model
 __all__ = ["MCMC"]
 
 _BAR_UPDATES = 50
-_SECRET_FIELDS = ("rng_key",)
 
 
 def _cents_up(epsilon: float) -> str:
@@ -127,7 +127,7 @@ class MCMC(numpyro.infer.MCMC):
         self._described: Described | None = None
         self._given: dict[str, None] = {}
         self._conditions: dict[str, None] = {}
-        self._steps_run = 0
+        self._steps_run = self._warmup_run = 0
         self._epsilon_table: tuple[tuple[int, float], ...] = ()
         self._steps_before_chain = 0
         self._spread: NamedSharding | None = None
@@ -166,7 +166,7 @@ class MCMC(numpyro.infer.MCMC):
             described,
             charges=self._charges,
             steps=self._steps_run,
-            warmup=self.num_warmup,
+            warmup=self._warmup_run,
             num_chains=self.num_chains,
             delta=self.sampler.delta,
             secure=self._secure,
@@ -241,7 +241,7 @@ class MCMC(numpyro.infer.MCMC):
         )
         start = starting_positions(wall, kernel.init_strategy, keys, init_params, self.num_chains)
         records = tuple(wall.records(args, kwargs))
-        self._check_fields(bound, start, extra_fields)
+        check_fields(bound, start, extra_fields)
         resumed = self._warmup_state is not None
         transitions = self.num_samples if resumed else self._collection_params["upper"]
         steps = transitions * bound.steps_per_sample * self.num_chains
@@ -305,24 +305,8 @@ class MCMC(numpyro.infer.MCMC):
         self._conditions.update(dict.fromkeys(conditions))
         self._charges.append((label, event))
         self._steps_run += steps + before
-
-    def _check_fields(self, bound: BoundKernel, z: dict, extra_fields: tuple[str, ...]) -> None:
-        state = jax.eval_shape(lambda z: bound.start(jax.random.key(0), z), z)
-        for name in extra_fields:
-            if name.startswith("~"):
-                continue
-            field = name.split(".")[0]
-            if field in _SECRET_FIELDS:
-                raise ValueError(
-                    f"extra_fields: {name!r} is a secret of the run; a key tells the noise, and "
-                    "with it the records"
-                )
-            if field not in state._fields or ("." in name and name.split(".", 1)[1] not in z):
-                public = [f for f in state._fields if f not in _SECRET_FIELDS]
-                raise ValueError(
-                    f"extra_fields: the state has no field {name!r}; it has {', '.join(public)} "
-                    f"and z.<site> for the sites {', '.join(z)}"
-                )
+        if self._warmup_state is None:
+            self._warmup_run += min(self.num_warmup * bound.steps_per_sample * chains, steps)
 
     def _single_chain_mcmc(self, init, args, kwargs, collect_fields, remove_sites):
         rng_key, state, z = init

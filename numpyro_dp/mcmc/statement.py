@@ -68,7 +68,7 @@ def statement(
     :param described: the last run.
     :param charges: label and event of each charge.
     :param steps: private steps charged, over all chains.
-    :param warmup: warm-up draws of a chain.
+    :param warmup: those of them that were warm-up.
     :param num_chains: chains.
     :param delta: δ at which ε is stated.
     :param secure: whether the noise came from keys of the operating system.
@@ -90,7 +90,7 @@ def statement(
         clip_norm=facts.clip_norm,
         noise_multiplier=facts.noise_multiplier,
         steps=steps,
-        warmup_steps=warmup * described.steps_per_sample * num_chains,
+        warmup_steps=warmup,
         num_chains=num_chains,
         overflow_delta=facts.overflow_delta * steps,
         released=facts.released,

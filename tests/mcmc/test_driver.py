@@ -226,3 +226,20 @@ def test_interrupted_runs_stay_charged_and_leave_no_data(data, monkeypatch):
     assert len(accountant.entries) == 1
     assert mcmc._args == ()
     assert mcmc.sampler is not mcmc._bound
+
+
+def test_warm_up_is_counted_over_all_runs(data):
+    mcmc = ndp.MCMC(
+        kernel(privacy=None, noise_multiplier=3.0, steps_per_sample=2),
+        num_warmup=2,
+        num_samples=3,
+        num_chains=2,
+        progress_bar=False,
+    )
+    counts = []
+    for resumed in (False, False, True):
+        if resumed:
+            mcmc.post_warmup_state = mcmc.last_state
+        mcmc.run(jax.random.key(0), *data)
+        counts.append((mcmc.privacy.warmup_steps, mcmc.privacy.steps))
+    assert counts == [(8, 20), (16, 40), (16, 52)]
