@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
+from numpyro_dp.accounting import PrivacyReport
+from numpyro_dp.estimators import EstimatorResult
 from numpyro_dp.mcmc import MCMC
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ _SETTINGS = ("clip_norm", "noise_multiplier", "sampling_rate", "steps", "num_cha
 
 
 def from_numpyro(
-    mcmc: MCMC,
+    mcmc: MCMC | EstimatorResult,
     *,
     coords: Mapping[str, Sequence] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
@@ -41,7 +43,8 @@ def from_numpyro(
     a site's name (from ``numpyro.handlers.scope``) becomes a dot: netCDF and ``DataTree`` keep it
     for groups.
 
-    :param mcmc: a :class:`~numpyro_dp.MCMC` that has run.
+    :param mcmc: a :class:`~numpyro_dp.MCMC` that has run, or what an estimator returned, which is
+        one chain of one draw.
     :param coords: values of named dimensions; they must be public.
     :param dims: names of a site's dimensions after chain and draw.
     :param warmup_posterior: ``mcmc.get_samples(group_by_chain=True)``, taken between
@@ -76,8 +79,13 @@ def from_numpyro(
         >>> dict(idata.posterior["mu"].sizes), idata.posterior.attrs["dp_relation"]
         ({'chain': 1, 'draw': 10}, 'zero_out')
     """
+    if isinstance(mcmc, EstimatorResult):
+        return _of_estimate(mcmc, coords or {}, dims or {}, warmup_posterior, prior, predictions)
     if not isinstance(mcmc, MCMC):
-        raise ValueError(f"from_numpyro takes a numpyro_dp.MCMC, got {type(mcmc).__name__}")
+        raise ValueError(
+            "from_numpyro takes a numpyro_dp.MCMC or the result of an estimator, got "
+            f"{type(mcmc).__name__}"
+        )
     described = mcmc._described
     if described is None or mcmc.last_state is None:
         raise ValueError("nothing has run yet: call mcmc.run() first")
@@ -99,7 +107,8 @@ def from_numpyro(
         "prior_predictive": observable,
         "predictions": given.predictions(predictions or {}),
     }
-    attributes = _attributes(mcmc)
+    settings = {"kernel": type(mcmc.sampler).__name__, "thinning": mcmc.thinning}
+    attributes = _attributes(mcmc.privacy, settings, mcmc.num_warmup)
     datasets = {
         group: _dataset(arrays, coords or {}, dims or {}, attributes)
         for group, arrays in groups.items()
@@ -191,16 +200,29 @@ class _Given:
             )
 
 
-def _attributes(mcmc: MCMC) -> dict[str, Any]:
-    report = mcmc.privacy
+def _of_estimate(
+    result: EstimatorResult,
+    coords: Mapping[str, Sequence],
+    dims: Mapping[str, Sequence[str]],
+    *groups: Mapping[str, ArrayLike] | None,
+) -> Any:
+    if any(groups):
+        raise ValueError(
+            "an estimate is a single draw: warmup_posterior, prior and predictions are for MCMC"
+        )
+    estimator = result.privacy.events[-1][0]
+    attributes = _attributes(result.privacy, {"estimator": estimator}, 0)
+    sites = _dataset(result.get_samples(group_by_chain=True), coords, dims, attributes)
+    return _assembled(_arviz(), {"posterior": sites})
+
+
+def _attributes(
+    report: PrivacyReport, settings: Mapping[str, Any], tuning_steps: int
+) -> dict[str, Any]:
     statement = report.to_json()
     # Read back from the statement, where numbers that JSON cannot write are already words.
     readable = json.loads(statement)
-    settings = {
-        "kernel": type(mcmc.sampler).__name__,
-        "thinning": mcmc.thinning,
-        **{name: readable[name] for name in _SETTINGS},
-    }
+    settings = {**settings, **{name: readable[name] for name in _SETTINGS}}
     return {
         "created_at": datetime.now(UTC).isoformat(),
         "inference_library": "numpyro_dp",
@@ -208,7 +230,7 @@ def _attributes(mcmc: MCMC) -> dict[str, Any]:
         "inference_library_settings": json.dumps(settings),
         "numpyro_version": version("numpyro"),
         "jax_version": version("jax"),
-        "tuning_steps": mcmc.num_warmup,
+        "tuning_steps": tuning_steps,
         "dp_epsilon": report.epsilon,
         "dp_delta": report.delta,
         "dp_relation": report.relation,

@@ -32,7 +32,7 @@ __all__ = ["Plan", "plan"]
 
 _RECORDS = 128
 _EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
-_FINE, _SWAMPED = 0.85, 0.25
+_FINE, _SWAMPED = 0.88, 0.25
 _WIDTH = 88
 
 

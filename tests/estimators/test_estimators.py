@@ -83,6 +83,18 @@ def test_the_result_serves_like_one_of_svi_with_autodelta(people):
     np.testing.assert_array_equal(copy.params["w_auto_loc"], params["w_auto_loc"])
 
 
+def test_arviz_gets_one_draw_and_the_statement(people):
+    pytest.importorskip("arviz")
+    estimator = ndp.OutputPerturbation(logistic, row_norm=1.0, noise_multiplier=4.0)
+    result = estimator.run(KEY, *people)
+    data = ndp.from_numpyro(result, dims={"w": ["input"]}, coords={"input": ["a", "b", "c"]})
+    assert dict(data.posterior["w"].sizes) == {"chain": 1, "draw": 1, "input": 3}
+    assert data.posterior.attrs["dp_epsilon"] == result.privacy.epsilon
+    assert list(data.groups()) == ["posterior"]
+    with pytest.raises(ValueError, match="single draw"):
+        ndp.from_numpyro(result, prior={"w": np.zeros((1, 3))})
+
+
 def test_nothing_is_touched_when_the_charge_is_refused(people, monkeypatch):
     def touched(*arguments):
         raise AssertionError("the records were touched")
