@@ -52,6 +52,8 @@ _DIRECTIONAL_MARGIN = 1.005
 # The logistic table again, for a rate and a weight that both follow the term.
 _BATCH_MARGIN = 1.005
 _LARGEST_SHARE = 0.5
+# As fine as float32 weights are: each kept draw rounds once.
+_WEIGHT_RESOLUTION = 1 << 23
 _NON_PRIVATE_GRID = Grid(2.0**-24, 14)
 
 
@@ -286,7 +288,7 @@ def _batched(settings: Settings, overflow: float) -> Plan:
     margin = _BATCH_MARGIN if settings.acceptance == "barker" else 1.0
     # Too small a batch is refused below, by name.
     heaviest = weight_bound(min(share, _LARGEST_SHARE))
-    test = acceptance_test(settings.acceptance, heaviest, settings.noise_scale)
+    test = acceptance_test(settings.acceptance, heaviest, settings.noise_scale, _WEIGHT_RESOLUTION)
     log_ratio = PoissonBatch.create(
         settings.num_records, settings.mean_batch, overflow, test.grid, test.largest
     )
@@ -309,7 +311,7 @@ def _filtered(settings: Settings, num_steps: int, num_chains: int, overflow: flo
     log_ratio: LogRatio
     cost: Callable[[Any], Any]
     if settings.batch_size is not None:
-        test: AcceptanceTest = Barker.create(weight_bound(_LARGEST_SHARE))
+        test: AcceptanceTest = Barker.create(weight_bound(_LARGEST_SHARE), _WEIGHT_RESOLUTION)
         batch = PoissonBatch.create(
             settings.num_records, settings.batch_size, overflow, test.grid, test.largest
         )
