@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from numpyro_dp.mcmc import StronglyLogConcave as StronglyLogConcave
     from numpyro_dp.mcmc import UncheckedNUTS as UncheckedNUTS
     from numpyro_dp.records import public as public
+    from numpyro_dp.svi import DPSVI as DPSVI
+    from numpyro_dp.svi import CentredInputs as CentredInputs
+    from numpyro_dp.svi import DPSVIRunResult as DPSVIRunResult
+    from numpyro_dp.svi import PrivateCentre as PrivateCentre
 
 __version__ = "0.1.0"
 
@@ -59,10 +63,13 @@ _HOME = {
     "DPBarkerMH": "mcmc",
     "DPFastMH": "mcmc",
     "DPPenaltyMH": "mcmc",
+    "CentredInputs": "svi",
     "DPSGFS": "mcmc",
     "DPSGHMC": "mcmc",
     "DPSGLD": "mcmc",
     "DPSGNHT": "mcmc",
+    "DPSVI": "svi",
+    "DPSVIRunResult": "svi",
     "Grid": "mcmc",
     "Langevin": "mcmc",
     "EstimatorResult": "estimators",
@@ -75,6 +82,7 @@ _HOME = {
     "Plan": "diagnostics.plan",
     "PolynomialStepSize": "mcmc",
     "PrivacyReport": "accounting",
+    "PrivateCentre": "svi",
     "Rejection": "mcmc",
     "StronglyLogConcave": "mcmc",
     "UncheckedNUTS": "mcmc",

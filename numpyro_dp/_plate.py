@@ -18,7 +18,16 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 
-__all__ = ["RowRun", "WholePlates", "in_plate", "run_whole", "site_log_prob", "subsampling_message"]
+__all__ = [
+    "GuidedRowRun",
+    "RowRun",
+    "WholePlates",
+    "in_plate",
+    "row_sites",
+    "run_whole",
+    "site_log_prob",
+    "subsampling_message",
+]
 
 Model = Callable[..., Any]
 Trace = Mapping[str, dict[str, Any]]
@@ -156,6 +165,58 @@ class RowRun(NamedTuple):
             if site["type"] == "sample" and in_plate(site, self.plate):
                 _require_rows(name, site, self.plate, rows)
         return jnp.asarray(value)
+
+
+class GuidedRowRun(NamedTuple):
+    """How to run a model and its guide on a few rows whose own latents the guide draws."""
+
+    model: Model
+    guide: Model
+    plate: str
+    num_records: int
+
+    def __call__(
+        self,
+        values: Mapping[str, Any],
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        key: jax.Array,
+        rows: int,
+    ) -> jax.Array:
+        """Log density of the rows' sites under the model less that under the guide, one draw."""
+        guide_trace = self._sites(self.guide, values, arguments, key, rows)
+        drawn = {
+            name: site["value"] for name, site in guide_trace.items() if not site["is_observed"]
+        }
+        # Without a key: whatever the guide leaves out would be drawn from the prior, unseen.
+        model_trace = self._sites(self.model, {**values, **drawn}, arguments, None, rows)
+        densities = [sum(map(site_log_prob, t.values())) for t in (model_trace, guide_trace)]
+        return jnp.asarray(densities[0] - densities[1])
+
+    def _sites(self, fn: Model, *rest: Any) -> Trace:
+        return row_sites(fn, self.plate, self.num_records, *rest)
+
+
+def row_sites(
+    fn: Model,
+    plate: str,
+    num_records: int,
+    values: Mapping[str, Any],
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    key: jax.Array | None,
+    rows: int,
+) -> Trace:
+    """Sample sites of the private plate when a model or guide is run on a few rows."""
+    shrunk: Model = _RowsOfPlate(fn, plate, num_records, rows)
+    if key is not None:
+        shrunk = handlers.seed(shrunk, key)
+    args, kwargs = arguments
+    sites = handlers.trace(handlers.substitute(shrunk, data=dict(values))).get_trace(
+        *args, **kwargs
+    )
+    inside = {k: s for k, s in sites.items() if s["type"] == "sample" and in_plate(s, plate)}
+    for name, site in inside.items():
+        _require_rows(name, site, plate, rows)
+    return inside
 
 
 def _require_rows(name: str, site: Mapping[str, Any], plate: str, rows: int) -> None:

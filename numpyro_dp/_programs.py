@@ -20,7 +20,14 @@ from numpyro_dp._structure import Structure, explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout
 
-__all__ = ["GlobalPrograms", "global_programs", "require_no_closure", "rows_program"]
+__all__ = [
+    "GlobalPrograms",
+    "Labelled",
+    "global_programs",
+    "require_no_closure",
+    "require_one_record",
+    "rows_program",
+]
 
 _RANDOM = "random numbers or a latent of the private plate"
 
@@ -49,7 +56,7 @@ class GlobalPrograms(NamedTuple):
     dropped: tuple[str, ...]
 
 
-class _Labelled(NamedTuple):
+class Labelled(NamedTuple):
     """A program with a name for each flat output and for each input after the position."""
 
     program: Program
@@ -68,7 +75,7 @@ class _Labelled(NamedTuple):
 
 def _label(
     model: Callable[..., Any], layout: Layout, structure: Structure, plate: str, n: int
-) -> _Labelled:
+) -> Labelled:
     def parts(z: dict[str, Any], arrays: list[Any], key: jax.Array) -> dict[str, dict[str, Any]]:
         trace, _ = run_whole(model, layout.fill(arrays), key, unconstrained=z)
         samples = {k: s for k, s in trace.items() if s["type"] == "sample"}
@@ -85,7 +92,7 @@ def _label(
         program = trace_program(parts, structure.latents, structs, key_struct())
     paths = jax.tree_util.tree_flatten_with_path(program.out)[0]
     labels = tuple((path[0].key, path[1].key) for path, _ in paths)
-    return _Labelled(program, labels, (*(leaf.name for leaf in layout.arrays), ""))
+    return Labelled(program, labels, (*(leaf.name for leaf in layout.arrays), ""))
 
 
 def global_programs(
@@ -121,7 +128,7 @@ def global_programs(
     return programs
 
 
-def _record_readers(whole: _Labelled, group: str) -> dict[str, list[str]]:
+def _record_readers(whole: Labelled, group: str) -> dict[str, list[str]]:
     """Map each site of a group that reads a record (or the key) to what it reads."""
     names = dict.fromkeys(name for g, name in whole.labels if g == group)
     found = {
@@ -130,7 +137,7 @@ def _record_readers(whole: _Labelled, group: str) -> dict[str, list[str]]:
     return {name: reads for name, reads in found.items() if reads}
 
 
-def _refuse_readers(whole: _Labelled, group: str, structure: Structure, plate: str) -> None:
+def _refuse_readers(whole: Labelled, group: str, structure: Structure, plate: str) -> None:
     readers = _record_readers(whole, group)
     for name, reads in readers.items():
         records = [r for r in reads if r]
@@ -146,7 +153,7 @@ def _refuse_readers(whole: _Labelled, group: str, structure: Structure, plate: s
         raise UnsupportedModelError(text)
 
 
-def _require_same(whole: _Labelled, longer: _Labelled, plate: str) -> dict[str, list[str]]:
+def _require_same(whole: Labelled, longer: Labelled, plate: str) -> dict[str, list[str]]:
     """Compare the programs at N and N + 1 records; returns the deterministic sites that differ."""
     differing: dict[str, list[str]] = {}
     for group, name in dict.fromkeys(whole.labels):
@@ -179,18 +186,23 @@ def rows_program(run: RowRun, layout: Layout, constrained: Mapping[str, Any], ro
             f"the log likelihood of one record has shape {program.out.shape} instead of a single "
             "number: give batch dimensions inside a record a plate of their own"
         )
-    own_batching = sorted(set(primitives(pruned.jaxpr)) & _BATCHED_BY_THE_MODEL)
-    if own_batching:
-        raise UnsupportedModelError(
-            f"the model uses {quoted(own_batching)} while evaluating a record: its rule for "
-            "batches would see many records at once; write that part in plain JAX"
-        )
+    require_one_record(pruned)
     if pruned.used[-1]:
         raise UnsupportedModelError(
             "the model draws random numbers (`numpyro.prng_key`) while evaluating a record: make "
             "the noise a latent site or take it out"
         )
     return pruned
+
+
+def require_one_record(pruned: Pruned) -> None:
+    """Refuse what would see many records at once when the program is batched."""
+    own_batching = sorted(set(primitives(pruned.jaxpr)) & _BATCHED_BY_THE_MODEL)
+    if own_batching:
+        raise UnsupportedModelError(
+            f"the model uses {quoted(own_batching)} while evaluating a record: its rule for "
+            "batches would see many records at once; write that part in plain JAX"
+        )
 
 
 def require_no_closure(pruned: Pruned, layout: Layout, num_records: int) -> None:

@@ -283,8 +283,12 @@ def _constant_size_message(plate: str) -> str:
     )
 
 
-def require_supported_sites(structure: Structure, plate: str) -> None:
-    """Refuse latents, parameters and state that cannot be kept apart from the records."""
+def require_supported_sites(structure: Structure, plate: str, *, variational: bool = False) -> None:
+    """Refuse latents, parameters and state that cannot be kept apart from the records.
+
+    ``variational`` is for models that come with a guide, which may hold parameters and draw a
+    record's own latents.
+    """
     missing = [
         s.name.removesuffix("_unobserved")
         for s in structure.of_kind("latent", "discrete")
@@ -296,11 +300,10 @@ def require_supported_sites(structure: Structure, plate: str) -> None:
             f"`obs_mask` at site(s) {quoted(missing)} draws a latent value for each record: use "
             "`handlers.mask` instead of `obs_mask`"
         )
-    if local:
+    if local and not variational:
         raise UnsupportedModelError(
             f"continuous latent site(s) {quoted(local)} inside plate `{plate}`: each record has "
-            "its own; marginalise it (`DPSVI`, with guides for local latents, is planned, not "
-            "built)"
+            "its own; marginalise it, or use `DPSVI` with a guide for local latents"
         )
     for site in structure.of_kind("discrete"):
         if not site.inside(plate):
@@ -313,10 +316,17 @@ def require_supported_sites(structure: Structure, plate: str) -> None:
                 f"discrete latent site `{site.name}` inside plate `{plate}` has infinite support "
                 "and cannot be summed out: marginalise it by hand or truncate it"
             )
-    for site in structure.of_kind("param", "mutable"):
+    for site in structure.of_kind("mutable"):
         raise UnsupportedModelError(
-            f"{site.kind} site `{site.name}` in a model for MCMC: give it a prior "
-            "(`random_flax_module`); `DPSVI`, which takes params, is planned, not built"
+            f"mutable site `{site.name}`: state that is updated from batch to batch carries "
+            "records from one to the next; take it out (no batch norm)"
+        )
+    if variational:
+        return
+    for site in structure.of_kind("param"):
+        raise UnsupportedModelError(
+            f"param site `{site.name}` in a model for MCMC: give it a prior "
+            "(`random_flax_module`), or use `DPSVI`, which takes params"
         )
     if not structure.of_kind("latent"):
         raise UnsupportedModelError(

@@ -22,17 +22,10 @@ from jaxtyping import Array, Float
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
 from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.mechanisms.wording import arithmetic
 
 __all__ = ["BoundGradientKernel", "BoundSumKernel", "Integrator", "StepSize", "step_at"]
 
-_LATTICE_ARITHMETIC = (
-    "integer record contributions, exact integer sum, floored Gaussian noise from an exact table "
-    "on the same integers"
-)
-_ROW_BY_ROW = (
-    "; records computed one at a time, and taken to be computed alike by the programs for N and "
-    "N + 1 records"
-)
 StepSize = float | Callable[[Any], Any]
 
 
@@ -187,11 +180,7 @@ class BoundSumKernel(BoundKernel):
             noise_multiplier=_noise_in_words(mechanism),
             overflow_delta=mechanism.tv_per_step,
             released=self.leaving,
-            arithmetic=(
-                _LATTICE_ARITHMETIC + (_ROW_BY_ROW if mechanism.max_records is not None else "")
-                if mechanism.is_private
-                else "floating point"
-            ),
+            arithmetic=arithmetic(mechanism),
             notes=notes,
         )
 

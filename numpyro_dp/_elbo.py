@@ -1,0 +1,277 @@
+"""The evidence lower bound, traced and judged: a part that reads no record, and one term each."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import handlers
+from numpyro.distributions import biject_to, constraints
+from numpyro.util import check_model_guide_match
+
+from numpyro_dp._plate import GuidedRowRun, RowRun, WholePlates, in_plate, site_log_prob
+from numpyro_dp._programs import Labelled, require_no_closure, require_one_record, rows_program
+from numpyro_dp._prune import Pruned, fingerprint, prune, trace_program
+from numpyro_dp._structure import Structure, enumeration_dim, explained, key_struct, quoted
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.records import Layout
+
+__all__ = ["Bound", "Pair", "trace_bound"]
+
+Sites = OrderedDict[str, dict[str, Any]]
+Traces = tuple[Sites, Sites]
+
+
+class Pair(NamedTuple):
+    """A model and its guide, as they meet their arguments."""
+
+    model: Callable[..., Any]
+    guide: Callable[..., Any]
+    layout: Layout
+    structure: Structure
+    plate: str
+    num_records: int
+
+    @property
+    def local(self) -> tuple[str, ...]:
+        """Latent sites that each record has of its own, drawn by the guide."""
+        inside = (s for s in self.structure.of_kind("latent") if s.inside(self.plate))
+        return tuple(s.name for s in inside)
+
+    def run(self, values: Mapping[str, Any], key: jax.Array, arrays: list[Any]) -> Traces:
+        """Traces of guide and model on all records, as NumPyro's ``Trace_ELBO`` makes them."""
+        args, kwargs = self.layout.fill(arrays)
+        model_key, guide_key = jax.random.split(key)
+
+        def trace(fn: Callable[..., Any]) -> Sites:
+            return handlers.trace(handlers.substitute(fn, data=dict(values))).get_trace(
+                *args, **kwargs
+            )
+
+        guide_trace = trace(handlers.seed(WholePlates(self.guide), guide_key))
+        replayed = handlers.replay(handlers.seed(WholePlates(self.model), model_key), guide_trace)
+        return guide_trace, trace(replayed)
+
+
+class Bound(NamedTuple):
+    """What tracing a model with its guide gives; every program takes constrained parameters.
+
+    - **params**, **constrained**: shapes of the parameters, unconstrained and on their supports.
+    - **transforms**: from the unconstrained parameters to their own supports.
+    - **latent**, **deterministics**: the global latents that the guide draws from a key, and the
+      deterministic sites that read no record; with the structures they unflatten to.
+    - **prior**, **guide**: log densities of the sites outside the plate.
+    - **term**: a record's term, from parameters and latents, and (for latents of its own) a key.
+    """
+
+    params: dict[str, jax.ShapeDtypeStruct]
+    constrained: dict[str, Any]
+    transforms: dict[str, Any]
+    latent: Pruned
+    latents: dict[str, Any]
+    deterministics: Pruned
+    deterministic: dict[str, Any]
+    prior: Pruned
+    guide: Pruned
+    term: Pruned
+
+
+def trace_bound(pair: Pair, private_size: bool) -> Bound:
+    """Trace a pair and judge it; raises before any data could be touched."""
+    params, transforms = _parameters(pair)
+    whole = _label(pair, params, transforms, pair.num_records)
+    for group in ("latent", "prior", "guide"):
+        _refuse_readers(whole, group, pair)
+    out = whole.program.out
+    dropped = [name for name in out["deterministic"] if _reads(whole, "deterministic", name)]
+    if private_size:
+        longer = _label(pair, params, transforms, pair.num_records + 1)
+        dropped += _require_same(whole, longer, pair.plate)
+    kept = {k: v for k, v in out["deterministic"].items() if k not in dropped}
+    bound = Bound(
+        params=params,
+        constrained=_constrained(params, transforms),
+        transforms=transforms,
+        latent=whole.pruned(lambda label: label[0] == "latent"),
+        latents=out["latent"],
+        deterministics=whole.pruned(lambda lb: lb[0] == "deterministic" and lb[1] in kept),
+        deterministic=kept,
+        prior=whole.pruned(lambda label: label[0] == "prior"),
+        guide=whole.pruned(lambda label: label[0] == "guide"),
+        term=_term(pair, {**_constrained(params, transforms), **out["latent"]}),
+    )
+    for program in (bound.latent, bound.deterministics, bound.prior, bound.guide, bound.term):
+        require_no_closure(program, pair.layout, pair.num_records)
+    return bound
+
+
+def _parameters(pair: Pair) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, Any]]:
+    """Unconstrained shapes and transforms of all parameters; refuses those of single records."""
+    supports: dict[str, Any] = {}
+    inside: set[str] = set()
+
+    def outline(key: jax.Array, arrays: list[Any]) -> dict[str, jax.Array]:
+        guide_trace, model_trace = pair.run({}, key, arrays)
+        _require_match(pair, guide_trace, model_trace)
+        sites = {k: s for t in (model_trace, guide_trace) for k, s in t.items()}
+        values = {}
+        for name, site in sites.items():
+            if site["type"] == "mutable":
+                raise UnsupportedModelError(
+                    f"mutable site `{name}` carries records from one batch to the next: take it "
+                    "out (no batch norm)"
+                )
+            if site["type"] == "param":
+                supports[name] = biject_to(site["kwargs"].get("constraint", constraints.real))
+                values[name] = jax.tree.map(jnp.asarray, supports[name].inv(site["value"]))
+                if in_plate(site, pair.plate):
+                    inside.add(name)
+        return values
+
+    arrays = [leaf.struct() for leaf in pair.layout.arrays]
+    with explained():
+        program = trace_program(outline, key_struct(), arrays)
+    for name, tree in program.out.items():
+        shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
+        listed = [shape for shape in shapes if name in inside or pair.num_records in shape]
+        if listed:
+            raise UnsupportedModelError(
+                f"parameter `{name}` {listed[0]} has an entry for each record of plate "
+                f"`{pair.plate}`, which would be a release about each person alone: compute a "
+                "record's part of the guide from the record by shared parameters (an amortised "
+                "guide), or marginalise its latents"
+            )
+    structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.out)
+    return structs, supports
+
+
+def _require_match(pair: Pair, guide_trace: dict[str, Any], model_trace: dict[str, Any]) -> None:
+    """Every latent needs a law in the guide, inside the plate exactly where the model has it."""
+    for site in pair.structure.of_kind("latent"):
+        drawn = guide_trace.get(site.name)
+        if drawn is None or drawn["type"] != "sample":
+            raise UnsupportedModelError(
+                f"the guide has no site `{site.name}`, a latent of the model: give it a law there"
+            )
+        if site.inside(pair.plate) != in_plate(drawn, pair.plate):
+            where = "inside" if site.inside(pair.plate) else "outside"
+            raise UnsupportedModelError(
+                f"site `{site.name}` lies {where} plate `{pair.plate}` in the model but not in "
+                "the guide: put it there too"
+            )
+    summed = {s.name for s in pair.structure.of_kind("discrete")}
+    check_model_guide_match(
+        {name: site for name, site in model_trace.items() if name not in summed}, guide_trace
+    )
+
+
+def _constrained(params: Mapping[str, Any], transforms: Mapping[str, Any]) -> dict[str, Any]:
+    def constrain(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: transforms[name](value) for name, value in values.items()}
+
+    return jax.eval_shape(constrain, dict(params))
+
+
+def _label(
+    pair: Pair, params: Mapping[str, Any], transforms: Mapping[str, Any], rows: int
+) -> Labelled:
+    """Everything outside the plate, on all records and without a value, a name for each output."""
+    summed = {s.name for s in pair.structure.of_kind("discrete")}
+
+    def parts(values: dict[str, Any], key: jax.Array, arrays: list[Any]) -> dict[str, Any]:
+        traces = pair.run(values, key, arrays)
+        guide, model = (
+            {
+                name: site
+                for name, site in sites.items()
+                if site["type"] == "sample" and not in_plate(site, pair.plate)
+            }
+            for sites in traces
+        )
+        return {
+            "latent": {
+                k: s["value"] for k, s in model.items() if not s["is_observed"] and k not in summed
+            },
+            "deterministic": {
+                k: s["value"] for k, s in traces[1].items() if s["type"] == "deterministic"
+            },
+            "prior": {k: site_log_prob(s) for k, s in model.items()},
+            "guide": {k: site_log_prob(s) for k, s in guide.items()},
+        }
+
+    structs = [leaf.struct(rows) for leaf in pair.layout.arrays]
+    with explained():
+        program = trace_program(parts, _constrained(params, transforms), key_struct(), structs)
+    paths = jax.tree_util.tree_flatten_with_path(program.out)[0]
+    labels = tuple((path[0].key, path[1].key) for path, _ in paths)
+    return Labelled(program, labels, ("", *(leaf.name for leaf in pair.layout.arrays)))
+
+
+def _reads(whole: Labelled, group: str, name: str) -> list[str]:
+    """Record arguments that one output reads; the key is the guide's own randomness."""
+    return [r for r in whole.reads(whole.pruned(lambda label: label == (group, name))) if r]
+
+
+def _refuse_readers(whole: Labelled, group: str, pair: Pair) -> None:
+    if not any(whole.reads(whole.pruned(lambda label: label[0] == group))):
+        return
+    for name in whole.program.out[group]:
+        reads = _reads(whole, group, name)
+        if reads and group == "prior":
+            raise UnsupportedModelError(
+                f"site `{name}` lies outside plate `{pair.plate}` but depends on record "
+                f"argument(s) {quoted(reads)}: move it into the plate, or give it public constants"
+            )
+        if reads:
+            raise UnsupportedModelError(
+                f"the guide of site `{name}`, outside plate `{pair.plate}`, depends on record "
+                f"argument(s) {quoted(reads)}: let parameters alone decide it"
+            )
+
+
+def _require_same(whole: Labelled, longer: Labelled, plate: str) -> list[str]:
+    """Compare the programs at N and N + 1 records; returns deterministic sites that differ."""
+    differing = []
+    for group, name in dict.fromkeys(whole.labels):
+        here, there = (
+            fingerprint(p.pruned(lambda lb, t=(group, name): lb == t)) for p in (whole, longer)
+        )
+        if here == there:
+            continue
+        if group != "deterministic":
+            raise UnsupportedModelError(
+                f"model or guide at site `{name}` depends on the number of records in plate "
+                f"`{plate}`, which is private under add_remove: use a public constant instead"
+            )
+        differing.append(name)
+    return differing
+
+
+def _term(pair: Pair, values: Mapping[str, Any]) -> Pruned:
+    """A record's term, traced on one row alone."""
+    if not pair.local:
+        run = RowRun(pair.model, pair.plate, pair.num_records, enumeration_dim(pair.structure))
+        return rows_program(run, pair.layout, values, 1)
+    if pair.structure.of_kind("discrete"):
+        raise UnsupportedModelError(
+            f"records have continuous latents ({quoted(pair.local)}) and discrete ones "
+            f"({quoted([s.name for s in pair.structure.of_kind('discrete')])}): marginalise the "
+            "discrete ones by hand"
+        )
+    guided = GuidedRowRun(pair.model, pair.guide, pair.plate, pair.num_records)
+
+    def term(values: dict[str, Any], arrays: list[Any], key: jax.Array) -> jax.Array:
+        return guided(values, pair.layout.fill(arrays), key, 1)
+
+    structs = [leaf.struct(1) for leaf in pair.layout.arrays]
+    with explained(pair.plate, 1):
+        program = trace_program(term, dict(values), structs, key_struct())
+    pruned = prune(program, [True])
+    if np.shape(program.out) != ():
+        raise UnsupportedModelError("a record's term must be a single number")
+    require_one_record(pruned)
+    return pruned

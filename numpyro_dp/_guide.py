@@ -1,0 +1,115 @@
+"""Guides made without data, and those that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from numpyro import handlers
+from numpyro.infer import autoguide
+from numpyro.primitives import Messenger
+
+from numpyro_dp._plate import WholePlates, in_plate
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.records import Layout
+
+__all__ = ["made_up_arguments", "prepare"]
+
+_REFUSED = {
+    autoguide.AutoLaplaceApproximation: (
+        "its covariance is the Hessian of the data's own log density, an un-noised release: use "
+        "`AutoNormal` with scale='curvature', which releases the curvature with noise"
+    ),
+    autoguide.AutoDAIS: (
+        "it runs Hamiltonian steps on the density of the data inside the guide: use "
+        "`AutoMultivariateNormal` or `AutoIAFNormal`"
+    ),
+    autoguide.AutoSemiDAIS: (
+        "it runs Hamiltonian steps on the density of the data inside the guide: use a "
+        "hand-written guide for the records' latents"
+    ),
+    autoguide.AutoGuideList: (
+        "its parts each run the model on the data when they are set up: write one guide with "
+        "`numpyro.param` and `numpyro.sample`"
+    ),
+}
+
+
+class _WithoutRecords:
+    """A model run on made-up records whose sites count for nothing; takes and ignores arguments.
+
+    Autoguides run their model to learn its latents, and keep closures over the arguments. This
+    is what they get instead: prior, supports and shapes are the model's own.
+    """
+
+    def __init__(
+        self, model: Callable[..., Any], layout: Layout, plate: str, hidden: Sequence[str]
+    ) -> None:
+        self.model, self.layout, self.plate = model, layout, plate
+        self.hidden = tuple(hidden)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        args, kwargs = made_up_arguments(self.layout)
+        silent = _Silent(WholePlates(self.model), self.plate)
+        return handlers.block(silent, hide=list(self.hidden))(*args, **kwargs)
+
+
+class _Silent(Messenger):
+    """Mask the sites of the private plate; its discrete latents are hidden, and always 0."""
+
+    def __init__(self, fn: Callable[..., Any], plate: str) -> None:
+        super().__init__(fn)
+        self.plate = plate
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Mask, or answer and hide."""
+        if msg["type"] != "sample" or not in_plate(msg, self.plate):
+            return
+        if not msg["is_observed"] and msg["fn"].support.is_discrete:
+            msg["value"] = jnp.zeros(msg["fn"].shape(), int)
+            msg["stop"] = True
+        msg["fn"] = msg["fn"].mask(False)
+
+
+def made_up_arguments(layout: Layout) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with constants in the place of every record array."""
+    arrays = [
+        jnp.full(leaf.shape, 0.5 if jnp.issubdtype(leaf.dtype, jnp.inexact) else 0, leaf.dtype)
+        for leaf in layout.arrays
+    ]
+    return layout.fill(arrays)
+
+
+def prepare(
+    guide: Callable[..., Any], layout: Layout, plate: str, hidden: Sequence[str] = ()
+) -> None:
+    """Have an autoguide learn its model without data; other guides are left alone.
+
+    Args:
+        guide: an autoguide, which is changed in place (as NumPyro itself does at first use), or
+            any callable.
+        layout: the arguments of the model, without values.
+        plate: the private plate.
+        hidden: deterministic sites that read a record, which the guide must not compute.
+
+    Raises:
+        UnsupportedModelError: for an autoguide that needs data, or that has seen some already.
+    """
+    for kind, reason in _REFUSED.items():
+        if isinstance(guide, kind):
+            raise UnsupportedModelError(f"{type(guide).__name__} cannot be private: {reason}")
+    if not isinstance(guide, autoguide.AutoGuide):
+        return
+    inner = guide.model
+    if isinstance(inner, _WithoutRecords):
+        if (inner.layout, inner.plate, inner.hidden) == (layout, plate, tuple(hidden)):
+            return
+        inner = inner.model
+    elif guide.prototype_trace is not None:
+        raise UnsupportedModelError(
+            f"this {type(guide).__name__} was already set up, and holds the data that it saw: "
+            "make a new one and use it here only"
+        )
+    guide.model = _WithoutRecords(inner, layout, plate, hidden)
+    guide.prototype_trace = None

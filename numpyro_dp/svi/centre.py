@@ -1,0 +1,214 @@
+"""``PrivateCentre``: inputs of a regression with their private mean subtracted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from jaxtyping import Array, ArrayLike, Float
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting import DEFAULT_DELTA, Accountant, Budget, PrivacyReport
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.mechanisms import PrivateSum, arguments, os_key
+from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, as_typed_keys, is_traced, seeded_key
+from numpyro_dp.mechanisms.planning import planned_sum
+from numpyro_dp.mechanisms.wording import arithmetic
+
+__all__ = ["CentredInputs", "PrivateCentre"]
+
+
+class CentredInputs(NamedTuple):
+    """Inputs with a released shift subtracted.
+
+    - **shift**: what was subtracted from each column; 0 at the intercept.
+    - **intercept**: column of ones, or ``None``.
+    - **privacy**: the :class:`~numpyro_dp.PrivacyReport` of the shift.
+    """
+
+    shift: Float[Array, " columns"]
+    intercept: int | None
+    privacy: PrivacyReport
+
+    def centre(self, x: ArrayLike) -> Float[Array, "rows columns"]:
+        """Inputs with the shift subtracted, row by row; **private** where ``x`` is."""
+        return jnp.asarray(x) - self.shift
+
+    def restore(self, coefficients: ArrayLike) -> Float[Array, "... columns"]:
+        """Coefficients of the original inputs, from those of the centred ones.
+
+        :param coefficients: last axis: columns.
+        :raises ValueError: without an intercept, which is what takes up the shift.
+        """
+        if self.intercept is None:
+            raise ValueError("without an intercept= the shift cannot be undone in a coefficient")
+        w = jnp.asarray(coefficients)
+        return w.at[..., self.intercept].add(-(w @ self.shift))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrivateCentre:
+    """The mean of a regression's inputs, released once and subtracted.
+
+    Inputs far from zero make a regression's clipped gradients nearly parallel; centred ones are
+    shorter, so the same privacy noise does less harm. The model stays what it was: the shift is
+    undone in the intercept afterwards.
+
+    :param row_norm: L2 bound on one row (without the intercept); longer rows are clipped in the
+        mean, and only there.
+    :param intercept: column of ones, which is not centred; ``None`` when there is none.
+    :param privacy: :class:`~numpyro_dp.Budget` of the release; or
+    :param noise_multiplier: standard deviation of the noise of the sum over ``row_norm``. A
+        twentieth of the squared privacy loss is plenty.
+    :param accountant: the ledger that must agree; without one each object keeps its own.
+    :param secure: whether the noise comes from keys of the operating system, as in
+        :class:`~numpyro_dp.MCMC`.
+    :raises ValueError: for arguments out of range, both or neither of ``privacy`` and
+        ``noise_multiplier``.
+
+    **Privacy.** Released: the noisy sum of clipped rows, divided by their public number.
+    Sensitivity of the sum ``row_norm`` under zero-out and twice that under replace-one; event
+    ``Gaussian(noise_multiplier)`` and the total variation of the table. Under add/remove, where
+    the number of rows is private, it is refused. The centred inputs themselves are as private as
+    they were.
+
+    **References.** privacy.md section 2, private centring; the Gaussian mechanism.
+
+    **Example**::
+
+        >>> import jax, jax.numpy as jnp
+        >>> import numpyro_dp as ndp
+        >>> x = jnp.stack([jnp.linspace(2.0, 4.0, 5000), jnp.ones(5000)], axis=1)
+        >>> found = ndp.PrivateCentre(row_norm=4.0, intercept=1, privacy=ndp.Budget(1.0, 1e-6)).run(
+        ...     jax.random.key(0), x)
+        >>> bool(abs(found.shift[0] - 3) < 0.05), float(found.shift[1])
+        (True, 0.0)
+        >>> found.restore(jnp.array([2.0, 1.0])).shape
+        (2,)
+    """
+
+    row_norm: float
+    intercept: int | None = None
+    privacy: Budget | None = None
+    noise_multiplier: float | None = None
+    accountant: Accountant | None = None
+    secure: bool = True
+    _account: Accountant = field(init=False, repr=False)
+    _charges: list[tuple[str, DpEvent]] = field(init=False, repr=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        _validate.positive("row_norm", self.row_norm)
+        arguments.check_noise(self.privacy, self.noise_multiplier)
+        if self.noise_multiplier is not None:
+            _validate.positive("noise_multiplier", self.noise_multiplier)
+        own = Accountant() if self.accountant is None else self.accountant
+        if not isinstance(own, Accountant):
+            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {own!r}")
+        object.__setattr__(self, "_account", own)
+
+    @property
+    def delta(self) -> float:
+        """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
+        for budget in (self.privacy, self._account.budget):
+            if budget is not None:
+                return budget.delta
+        return DEFAULT_DELTA
+
+    def run(self, rng_key: Any, x: ArrayLike) -> CentredInputs:
+        """Charge the accountant, then release the mean.
+
+        :param rng_key: a JAX key; with ``secure=True`` it governs nothing.
+        :param x: inputs, one row for each record, of shape (records, columns).
+        :returns: the shift, and functions that apply and undo it.
+        :raises BudgetExceededError: the accountant refuses; nothing was charged.
+        :raises UnsupportedModelError: the number of rows is private.
+        :raises ValueError: an argument is out of range, or of the wrong kind.
+        """
+        if is_traced(rng_key, x):
+            raise ValueError(
+                "PrivateCentre.run was called inside a JAX transformation: it would be charged "
+                "once and could be executed many times"
+            )
+        key = as_typed_keys(rng_key, 1)
+        columns = self._columns(np.shape(x))
+        mechanism = planned_sum(
+            num_records=np.shape(x)[0],
+            dim=len(columns),
+            sampling_rate=1.0,
+            clip_norm=float(self.row_norm),
+            num_steps=1,
+            delta=self.delta,
+            relation=self._account.relation,
+            noise=self.privacy if self.privacy is not None else self.noise_multiplier,
+        )
+        label, event = type(self).__name__, mechanism.event(1)
+        condition = None if self.secure else INSECURE
+        self._account.charge(event, label=label, condition=condition)
+        self._charges.append((label, event))
+        noise_key = os_key() if self.secure else seeded_key(random.fold_in(key, 0))
+        mean = _mean(mechanism, columns, noise_key, jnp.asarray(x, jnp.float32))
+        shift = jnp.zeros(np.shape(x)[1], mean.dtype).at[np.array(columns)].set(mean)
+        return CentredInputs(shift, self._intercept(np.shape(x)[1]), self._report(mechanism))
+
+    def _columns(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if self._account.relation == "add_remove":
+            raise UnsupportedModelError(
+                "the mean of the inputs divides by their number, which is private under "
+                "add_remove: centre by public constants, or use zero_out or replace_one"
+            )
+        if len(shape) != 2 or shape[0] == 0:
+            raise ValueError(f"x must be a table of shape (records, columns), got shape {shape}")
+        skipped = self._intercept(shape[1])
+        columns = tuple(k for k in range(shape[1]) if k != skipped)
+        if not columns:
+            raise ValueError("x holds nothing but the intercept: there is nothing to centre")
+        return columns
+
+    def _intercept(self, columns: int) -> int | None:
+        if self.intercept is None:
+            return None
+        if not -columns <= self.intercept < columns:
+            raise ValueError(f"intercept={self.intercept} is no column of x, which has {columns}")
+        return self.intercept % columns
+
+    def _report(self, mechanism: PrivateSum) -> PrivacyReport:
+        return PrivacyReport.build(
+            entries=self._charges,
+            relation=self._account.relation,
+            delta=self.delta,
+            unit="one row of x",
+            num_records=mechanism.num_records,
+            mechanism="Gaussian mechanism on the sum of clipped rows",
+            sampler="every record",
+            sampling_rate=1.0,
+            clip_norm=mechanism.clip_norm,
+            noise_multiplier=mechanism.noise_multiplier,
+            steps=len(self._charges),
+            warmup_steps=0,
+            num_chains=1,
+            overflow_delta=mechanism.tv_per_step * len(self._charges),
+            released=("the noisy mean of the inputs",),
+            assumed_public=(
+                f"the number of records ({mechanism.num_records})",
+                "row_norm, the intercept's column and every option",
+            ),
+            conditions=() if self.secure else (INSECURE,),
+            randomness=RANDOMNESS[self.secure],
+            arithmetic=arithmetic(mechanism),
+            accountant=self._account,
+        )
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _mean(
+    mechanism: PrivateSum, columns: tuple[int, ...], key: Any, x: Float[Array, "rows columns"]
+) -> Float[Array, " kept"]:
+    kept = np.array(columns)
+    total = mechanism.release(key, lambda record: record[0][0, kept], [x])
+    return total / mechanism.num_records

@@ -1,0 +1,113 @@
+"""Scales of a mean-field guide from one noisy release of the likelihood's curvature.
+
+Gradients with privacy noise do not teach a guide its scales: their signal is of the size of one
+record's share. The curvature of the log likelihood at the final location is a sum over records
+that one release resolves far better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jax.scipy.special import log_ndtr
+from jaxtyping import Array, Float
+from numpyro.infer import autoguide
+
+from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.model import PrivateModel
+from numpyro_dp.variational import VariationalModel
+
+__all__ = ["CurvatureRelease", "scale_names", "takes_curvature"]
+
+# Basis vectors handled at a time: memory a record is this times the dimension.
+_AT_A_TIME = 64
+
+
+def takes_curvature(guide: Any, target: VariationalModel) -> bool:
+    """Whether a guide is a mean-field normal over the latents of a model without parameters."""
+    normal = type(guide) in (autoguide.AutoNormal, autoguide.AutoDiagonalNormal)
+    return normal and target.wall is not None and set(target.latents) == set(target.wall.latents)
+
+
+def scale_names(guide: Any, target: VariationalModel) -> tuple[str, ...]:
+    """The scale parameters of a mean-field guide."""
+    if isinstance(guide, autoguide.AutoDiagonalNormal):
+        return (f"{guide.prefix}_scale",)
+    return tuple(f"{name}_{guide.prefix}_scale" for name in target.latents)
+
+
+@dataclass(frozen=True)
+class CurvatureRelease:
+    """One noisy sum of the diagonals of the records' curvatures, and the scales it gives.
+
+    :param target: the bound.
+    :param private_sum: the release, over all records.
+    """
+
+    target: VariationalModel
+    private_sum: PrivateSum
+
+    def scales(self, guide: Any, params: dict[str, Any], key: Any, records: tuple) -> dict:
+        """Constrained scale parameters at the location of ``params`` (constrained too).
+
+        **Privacy.** One Gaussian release of the sum of clipped diagonals; everything else is
+        computed from it and from the prior.
+        """
+        z = _location(guide, self.target, params)
+        wall = self.target.wall
+        if wall is None:
+            raise ValueError("scale='curvature' needs a model without parameters of its own")
+        variance = _variances(wall, self.private_sum, key, z, list(records))
+        scale = jax.tree.map(jnp.sqrt, variance)
+        if isinstance(guide, autoguide.AutoDiagonalNormal):
+            flat = jnp.concatenate([scale[name].reshape(-1) for name in guide._init_locs])
+            return {f"{guide.prefix}_scale": flat}
+        return {f"{name}_{guide.prefix}_scale": scale[name] for name in self.target.latents}
+
+
+def _location(guide: Any, target: VariationalModel, params: dict[str, Any]) -> dict[str, Array]:
+    if isinstance(guide, autoguide.AutoDiagonalNormal):
+        return dict(guide._unpack_latent(params[f"{guide.prefix}_loc"]))
+    return {name: params[f"{name}_{guide.prefix}_loc"] for name in target.latents}
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _variances(
+    wall: PrivateModel, private_sum: PrivateSum, key: Any, z: dict, records: list
+) -> dict[str, Array]:
+    flat, unravel = ravel_pytree(z)
+
+    def record_curvature(record: list[Array]) -> Float[Array, " dim"]:
+        return _curvature(lambda at: wall.record_log_likelihood(unravel(at), record), flat)
+
+    released = private_sum.release(key, record_curvature, records).astype(flat.dtype)
+    prior = _curvature(lambda at: wall.log_prior(unravel(at)), flat)
+    likelihood = _positive_mean(released, private_sum.noise_sd())
+    # A prior may curve upwards where the likelihood still holds the posterior together.
+    precision = jnp.maximum(prior + likelihood, 1e-6 * (1 + jnp.abs(prior)))
+    return unravel(1 / precision)
+
+
+def _curvature(log_density: Any, at: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    """Diagonal of the negative Hessian."""
+    gradient = jax.grad(log_density)
+
+    def entry(direction: Float[Array, " dim"]) -> Float[Array, ""]:
+        return -jnp.vdot(direction, jax.jvp(gradient, (at,), (direction,))[1])
+
+    return lax.map(entry, jnp.eye(at.size, dtype=at.dtype), batch_size=_AT_A_TIME)
+
+
+def _positive_mean(seen: Float[Array, " dim"], noise_sd: Any) -> Float[Array, " dim"]:
+    """Mean of a quantity known to be positive, seen with normal noise of known size."""
+    if isinstance(noise_sd, float) and noise_sd == 0:
+        return jnp.maximum(seen, 0)
+    ratio = seen / noise_sd
+    hazard = jnp.exp(-(ratio**2) / 2 - 0.5 * jnp.log(2 * jnp.pi) - log_ndtr(ratio))
+    return noise_sd * jnp.maximum(ratio + hazard, 1e-3)

@@ -1,0 +1,77 @@
+"""What a private variational run returns: NumPyro's triple, with its privacy statement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import random
+from jaxtyping import Array
+from numpyro.infer.svi import SVIRunResult
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting import PrivacyReport
+from numpyro_dp.variational import VariationalModel
+
+__all__ = ["DPSVIRunResult"]
+
+
+class DPSVIRunResult(SVIRunResult):
+    """Parameters of a private run; unpacks like NumPyro's ``SVIRunResult``.
+
+    - **params**: constrained parameters of guide and model.
+    - **state**: the last ``SVIState``, its key zeroed.
+    - **losses**: always ``None``: a loss is an un-noised function of the records.
+    - **privacy**: the :class:`~numpyro_dp.PrivacyReport` of everything its object has run.
+    """
+
+    privacy: PrivacyReport
+    target: VariationalModel
+
+    def __new__(
+        cls,
+        params: dict[str, Any],
+        state: Any,
+        losses: None,
+        privacy: PrivacyReport,
+        target: VariationalModel,
+    ) -> DPSVIRunResult:
+        result = super().__new__(cls, params, state, losses)
+        result.privacy, result.target = privacy, target
+        return result
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return (*self, self.privacy, self.target)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(params={self.params!r}, losses=None)"
+
+    def get_samples(self, rng_key: Any, num_samples: int = 1000) -> dict[str, Array]:
+        """Draws from the guide: global latents and deterministic sites that read no record.
+
+        :param rng_key: a JAX key.
+        :param num_samples: draws.
+        :returns: one array a site, of shape (num_samples, ...).
+
+        **Privacy.** Post-processing of released parameters: free.
+        """
+        keys = random.split(rng_key, _validate.positive_int("num_samples", num_samples))
+        params = self.target.unconstrain(self.params)
+
+        def draw(key: Any) -> dict[str, Array]:
+            latents, sites = self.target.draw(params, key)
+            return {**latents, **sites}
+
+        return jax.jit(jax.vmap(draw))(keys)
+
+
+def _flatten(result: DPSVIRunResult) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    return (result.params, result.state), (result.privacy, result.target)
+
+
+def _unflatten(kept: tuple[Any, Any], parts: tuple[Any, Any]) -> DPSVIRunResult:
+    return DPSVIRunResult(*parts, None, *kept)
+
+
+# As a plain named tuple JAX would rebuild it without its statement.
+jax.tree_util.register_pytree_node(DPSVIRunResult, _flatten, _unflatten)

@@ -1,0 +1,247 @@
+"""The wall for variational inference: a bound as one part without data and one term per record.
+
+Like :mod:`numpyro_dp.model`, but for a model that comes with a guide. The part outside the private
+plate (prior, entropy of the guide, its draws) is what dead-code elimination leaves of a trace in
+which no value exists; a record's term is model and guide run on that record's row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from numpyro.infer import init_to_uniform
+
+from numpyro_dp._elbo import Bound, Pair, trace_bound
+from numpyro_dp._outcomes import Outcomes, enumerate_outcomes
+from numpyro_dp._structure import choose_plate, read_structure, require_supported_sites
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model import PrivateModel, private_model
+from numpyro_dp.records import Layout, as_records, read_arguments
+
+__all__ = ["Outline", "VariationalModel", "outline", "variational_model"]
+
+Params = Mapping[str, Any]
+
+
+class Outline(NamedTuple):
+    """What a model says of its records before it meets a guide.
+
+    - **wall**: the model split without a guide, where that is possible.
+    """
+
+    layout: Layout
+    plate: str
+    num_records: int
+    wall: PrivateModel | None
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Deterministic sites that read a record, as far as is known without a guide."""
+        return () if self.wall is None else self.wall.dropped_deterministics
+
+
+def outline(
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    data_plate: str | None,
+    private_size: bool,
+) -> Outline:
+    """Read a model's arguments, find its private plate, and check it as far as a guide allows."""
+    layout, _ = read_arguments(model, args, kwargs)
+    structure = read_structure(model, layout, init_to_uniform())
+    plate, num_records = choose_plate(structure, data_plate)
+    require_supported_sites(structure, plate, variational=True)
+    if not layout.arrays:
+        raise UnsupportedModelError(
+            f"no argument holds records (plate `{plate}`): pass the data as arguments of the "
+            "model, not by a closure"
+        )
+    layout.require_records(num_records, plate)
+    layout.require_no_listed_data(num_records)
+    own = [s for s in structure.of_kind("latent") if s.inside(plate)]
+    wall = None
+    if not own and not structure.of_kind("param") and structure.of_kind("latent"):
+        wall = private_model(model, args, kwargs, data_plate=data_plate, private_size=private_size)
+    elif private_size:
+        raise UnsupportedModelError(
+            "under add_remove the number of records is private, and models with parameters or "
+            "with latents of single records are not checked for that: use zero_out or replace_one"
+        )
+    return Outline(layout, plate, num_records, wall)
+
+
+class VariationalModel:
+    """A model with its guide, as a data-free part of the bound and one term for each record.
+
+    The evidence lower bound of one draw of the guide is ``global_elbo`` plus the sum of
+    ``record_elbo`` over the records; its mean over keys is NumPyro's ``Trace_ELBO``. The object is
+    frozen, keeps no value of any record, and is hashable and comparable by value of its arguments,
+    so that it can be a static argument of ``jax.jit``. Made by :func:`variational_model`.
+
+    :param model: a NumPyro model.
+    :param guide: its guide; an autoguide must have been prepared without data.
+    :param found: the model's outline.
+    :param data_plate: name of the private plate, when several enclose the observations.
+    :param private_size: whether the number of records is private.
+    :raises UnsupportedModelError: when model or guide cannot be split, with site, cause, remedy.
+
+    **Privacy.** ``draw`` and ``global_elbo`` provably read no record; ``record_elbo`` reads one.
+    """
+
+    model: Callable[..., Any]
+    guide: Callable[..., Any]
+    plate: str
+    num_records: int
+    wall: PrivateModel | None
+    local_latents: tuple[str, ...]
+    _identity: tuple[Any, ...]
+    _layout: Layout
+    _bound: Bound
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        found: Outline,
+        data_plate: str | None,
+        private_size: bool,
+    ) -> None:
+        structure = read_structure(model, found.layout, init_to_uniform())
+        pair = Pair(model, guide, found.layout, structure, found.plate, found.num_records)
+        values = {
+            "model": model,
+            "guide": guide,
+            "plate": found.plate,
+            "num_records": found.num_records,
+            "wall": found.wall,
+            "local_latents": pair.local,
+            "_identity": (model, guide, found.layout, data_plate, private_size, _x64()),
+            "_layout": found.layout,
+            "_bound": trace_bound(pair, private_size),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"VariationalModel is frozen: cannot set {name!r}")
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VariationalModel) and self._identity == other._identity
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Jaxprs do not pickle; model, guide and layout hold no record and rebuild them.
+        model, guide, layout, data_plate, private_size, _ = self._identity
+        found = Outline(layout, self.plate, self.num_records, self.wall)
+        return VariationalModel, (model, guide, found, data_plate, private_size)
+
+    @property
+    def latents(self) -> tuple[str, ...]:
+        """Latent sites outside the private plate."""
+        return tuple(self._bound.latents)
+
+    @property
+    def params(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of the unconstrained parameters of guide and model."""
+        return dict(self._bound.params)
+
+    @property
+    def public_inputs(self) -> tuple[str, ...]:
+        """Names of the arguments declared public."""
+        return self._layout.public_names
+
+    def constrain(self, params: Params) -> dict[str, Array]:
+        """Unconstrained parameters on their own supports; reads no record."""
+        return {name: self._bound.transforms[name](value) for name, value in params.items()}
+
+    def unconstrain(self, params: Params) -> dict[str, Array]:
+        """The inverse of :meth:`constrain`."""
+        return {name: self._bound.transforms[name].inv(value) for name, value in params.items()}
+
+    def draw(self, params: Params, key: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Global latents drawn from the guide, and the deterministic sites that follow."""
+        inputs = [*self._flat(params), key]
+        bound = self._bound
+        latents = jax.tree.unflatten(jax.tree.structure(bound.latents), bound.latent(inputs))
+        sites = bound.deterministics(inputs)
+        return latents, jax.tree.unflatten(jax.tree.structure(bound.deterministic), sites)
+
+    def global_elbo(self, params: Params, key: Array) -> Float[Array, ""]:
+        """Log prior less log density of the guide at one draw; reads no record."""
+        inputs = [*self._flat(params), key]
+        prior = sum(self._bound.prior(inputs), start=jnp.asarray(0.0))
+        return prior - sum(self._bound.guide(inputs), start=jnp.asarray(0.0))
+
+    def record_elbo(self, params: Params, key: Array, record: Sequence[Array]) -> Float[Array, ""]:
+        """One record's term at the same draw: its log likelihood, less its own latents' cost.
+
+        :param params: unconstrained parameters.
+        :param key: the draw's key, shared by all records; a record's own latents are drawn from
+            this key and its row number.
+        :param record: one row of each array of :meth:`records`, the leading axis (of 1) kept.
+        """
+        latents, _ = self.draw(params, key)
+        flat = jax.tree.leaves({**self.constrain(params), **latents})
+        rows = list(record)
+        own = []
+        if self.local_latents:
+            own = [jax.random.fold_in(key, rows.pop()[0])]
+        (term,) = self._bound.term([*flat, *rows, *own])
+        return term
+
+    def outcomes(self) -> Outcomes:
+        """Programs of every outcome a record might have had; see :meth:`record_outcomes`.
+
+        :raises UnsupportedModelError: when the outcomes cannot be listed.
+        """
+        structure = read_structure(self.model, self._layout, init_to_uniform())
+        values = {**self._bound.constrained, **self._bound.latents}
+        return enumerate_outcomes(
+            self.model, self._layout, structure, self.plate, self.num_records, values
+        )
+
+    def record_outcomes(
+        self, outcomes: Outcomes, params: Params, key: Array, record: Sequence[Array]
+    ) -> tuple[Float[Array, " outcomes"], Float[Array, " outcomes"]]:
+        """One record's term with each outcome in turn, and the outcomes' log probabilities."""
+        latents, _ = self.draw(params, key)
+        inputs = [*jax.tree.leaves({**self.constrain(params), **latents}), *record]
+        (terms,), (law,) = outcomes.terms(inputs), outcomes.law(inputs)
+        return terms, law
+
+    def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
+        """Record arrays, with the row numbers where records draw latents of their own."""
+        layout, arrays = read_arguments(self.model, args, kwargs)
+        if layout != self._layout:
+            raise UnsupportedModelError("the arguments differ from those that were traced")
+        rows = [jnp.arange(self.num_records, dtype=jnp.int32)] if self.local_latents else []
+        return [*as_records(layout, arrays), *rows]
+
+    def _flat(self, params: Params) -> list[Array]:
+        return jax.tree.leaves(self.constrain(params))
+
+
+@lru_cache(maxsize=64)
+def variational_model(
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    found: Outline,
+    data_plate: str | None,
+    private_size: bool,
+    x64: bool,
+) -> VariationalModel:
+    """Return ``VariationalModel(...)``, from a bounded cache when an equal one was built before."""
+    return VariationalModel(model, guide, found, data_plate, private_size)
+
+
+def _x64() -> bool:
+    return bool(jax.config.read("jax_enable_x64"))
