@@ -133,7 +133,7 @@ def classifier(x, y=None):
 
 # ε -> steps, likelihood power, step size, and the budget of a private start (None: zero).
 MNIST: dict[float, tuple[int, float, float, ndp.Budget | None]] = {
-    0.1: (150, 0.02, 0.1, ndp.Budget(0.08, 5e-6)),
+    0.1: (150, 0.02, 0.1, ndp.Budget(0.085, 5e-6)),
     0.5: (1_350, 0.05, 0.14, None),
     1.0: (4_900, 0.05, 0.14, None),
 }
@@ -143,10 +143,10 @@ def descent(budget: ndp.Budget) -> ndp.DPSGLD:
     """Noisy gradient descent, as one sample of Langevin dynamics at no temperature."""
     return ndp.DPSGLD(
         classifier,
-        step_size=2e-3,
+        step_size=1e-3,
         clip_norm=1.0,
         temperature=1e-9,
-        steps_per_sample=100,
+        steps_per_sample=200,
         privacy=budget,
     )
 

@@ -23,6 +23,7 @@ from numpyro_dp.accounting.events import (
 )
 from numpyro_dp.mcmc.charges import COST_RANGE, FilteredCharge, spend
 from numpyro_dp.model import PrivateModel
+from tests.contract.surfaces import leaks, surfaces
 from tests.models import logistic, normal_mean
 
 BUDGET = ndp.Budget(1.0, 1e-5)
@@ -295,3 +296,14 @@ def test_steps_are_free_of_the_noise_seed_of_their_neighbours(data):
         moved.append(np.asarray(state.z["w"]))
         assert set(state._fields) == {"i", "z", "rng_key", "allowance"}
     assert np.array_equal(moved[0], moved[1]) or not np.any(moved[0] * moved[1])
+
+
+def test_nothing_but_released_draws_differs_between_neighbours(records):
+    other = {k: v.copy() for k, v in records.items()}
+    other["x"][7] = [40.0, 36.0, -36.0]
+    other["y"][7] = 1 - other["y"][7]
+    arguments = {"step_size": 0.3, "lipschitz": 60.0, "max_move": 1.0, "acceptance": "penalty"}
+    kernel = ndp.DPFastMH(logistic, noise_scale=1.0, **arguments)
+    one, two = (surfaces(kernel, (d["x"], d["y"]), seed=3) for d in (records, other))
+    assert leaks(one, two) == []
+    assert any(p.startswith(".samples") and one[p] != two[p] for p in one), "nothing differs"
