@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
@@ -142,10 +143,11 @@ class BayesianAccountant:
             typical = logsumexp((orders - 1) * costs, axis=0, b=1 / len(costs)) / (orders - 1)
         else:
             typical = np.quantile(costs, quantile, axis=0, method="higher")
-        cost = float(np.min(typical - math.log(delta) / (orders - 1)))
+        # Averaged in this way it is the Rényi divergence of record and output together.
+        cost, _ = compute_epsilon(_ORDERS, typical.tolist(), delta)
         steps, records = table.shape
         worst = self._worst_case(steps, delta)
-        return TypicalCost(max(cost, 0.0), delta, worst, records, quantile, steps)
+        return TypicalCost(max(float(cost), 0.0), delta, worst, records, quantile, steps)
 
     def _record_costs(self, table: np.ndarray) -> np.ndarray:
         """Rényi cost of each record over all steps, shape (records, orders)."""

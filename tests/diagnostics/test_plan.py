@@ -21,6 +21,7 @@ SHAPES = (
 
 class Sealed(np.ndarray):
     """An array whose values may not be looked at; its shape and dtype may."""
+
     def __getitem__(self, place):
         raise AssertionError("a value was read")
 
@@ -77,6 +78,7 @@ def test_gradients_of_made_up_records_are_those_of_the_model(found):
     assert found.clipped == pytest.approx(share)
 
 
+@pytest.mark.slow
 def test_public_inputs_scale_the_suggestion(found):
     wide = 10 * np.random.default_rng(0).normal(size=(64, DIM)).astype(np.float32)
     scaled = ndp.plan(kernel(), *SHAPES, num_steps=100, inputs=(wide, np.zeros(64, np.int32)))
@@ -85,12 +87,16 @@ def test_public_inputs_scale_the_suggestion(found):
         ndp.plan(kernel(), *SHAPES, num_steps=9, inputs=(wide[:, :2], np.zeros(64, np.int32)))
 
 
-def test_more_noise_swamps_and_more_records_mend(found):
+def test_more_noise_swamps(found):
     loud = ndp.plan(kernel(noise_multiplier=400.0), *SHAPES, num_steps=100)
     assert loud.verdict == "swamped"
     assert loud.remedies
     assert "swamped" in str(loud)
     assert loud.signal_to_noise == pytest.approx(found.signal_to_noise / 200, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_more_records_mend():
     many = [jax.ShapeDtypeStruct((100_000, *s.shape[1:]), s.dtype) for s in SHAPES]
     plenty = ndp.plan(kernel(step_size=1e-4, batch_size=2000), *many, num_steps=1000)
     assert plenty.verdict == "fine"

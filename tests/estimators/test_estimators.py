@@ -139,6 +139,7 @@ def test_a_broken_record_contributes_nothing(people):
     np.testing.assert_allclose(found, without, atol=0.03)
 
 
+@pytest.mark.slow
 def test_relations_cost_what_they_should(people):
     spent = {}
     for relation in ("zero_out", "replace_one", "add_remove"):
@@ -212,8 +213,8 @@ def product(x, y=None):
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (flat, {}, "prior is flat|constant curvature"),
-        (student, {}, "no constant curvature"),
+        pytest.param(flat, {}, "prior is flat|constant curvature", marks=pytest.mark.slow),
+        pytest.param(student, {}, "no constant curvature", marks=pytest.mark.slow),
         (product, {}, "not provably linear"),
         (normal, {}, "huber="),
         (logistic, {"row_norm": math.inf}, "row_norm must be finite"),
