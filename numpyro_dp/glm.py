@@ -265,6 +265,12 @@ def gaussian_prior(wall: PrivateModel) -> GaussianPrior:
         raise UnsupportedModelError(
             "the prior is not log-concave: a factor outside the plate curves upwards; take it out"
         )
+    lift = max(0.0, slack - least)
+    if lift > 0:
+        # What the checks above leave below zero is made flat, so that the curvature claimed here
+        # is that of this very matrix, also once a ridge is added to both.
+        precision = precision + lift * np.eye(zero.size)
+        most = (most + lift) * (1 + 1e-12)
     return GaussianPrior(precision, linear, max(0.0, least - slack), max(0.0, most) + slack)
 
 

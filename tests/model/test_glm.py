@@ -328,6 +328,22 @@ def test_curvature_of_the_prior(case):
     np.testing.assert_allclose(prior.gradient(flat), expected, atol=1e-5)
 
 
+def test_a_curvature_that_passes_for_rounding_is_not_claimed_away():
+    """Upwards by less than the tolerance beside a steep direction: made flat, not called flat."""
+
+    def model(x, y):
+        steep = numpyro.sample("steep", dist.Normal(0, 1e-3))
+        flat = numpyro.sample("flat", dist.ImproperUniform(dist.constraints.real, (), ()))
+        numpyro.factor("upwards", 0.45 * flat**2)
+        with numpyro.plate("people", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=steep * x[:, 0] + flat * x[:, 1]), obs=y)
+
+    prior = gaussian_prior(wall_of(model, (X, Y)))
+    eigenvalues = np.linalg.eigvalsh(prior.precision)
+    assert 0 <= prior.least <= eigenvalues[0]
+    assert prior.most >= eigenvalues[-1]
+
+
 @pytest.mark.parametrize(
     ("model", "args", "message"),
     [
