@@ -16,6 +16,7 @@ from jaxtyping import ArrayLike
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.estimators import EstimatorResult
 from numpyro_dp.mcmc import MCMC
+from numpyro_dp.svi import DPSVIRunResult
 
 if TYPE_CHECKING:
     import xarray
@@ -27,7 +28,7 @@ _SETTINGS = ("clip_norm", "noise_multiplier", "sampling_rate", "steps", "num_cha
 
 
 def from_numpyro(
-    mcmc: MCMC | EstimatorResult,
+    mcmc: MCMC | EstimatorResult | DPSVIRunResult,
     *,
     coords: Mapping[str, Sequence] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
@@ -43,8 +44,9 @@ def from_numpyro(
     a site's name (from ``numpyro.handlers.scope``) becomes a dot: netCDF and ``DataTree`` keep it
     for groups.
 
-    :param mcmc: a :class:`~numpyro_dp.MCMC` that has run, or what an estimator returned, which is
-        one chain of one draw.
+    :param mcmc: a :class:`~numpyro_dp.MCMC` that has run; or what an estimator returned, which is
+        one chain of one draw; or what :meth:`numpyro_dp.DPSVI.run` returned, of whose guide 1,000
+        draws are taken as one chain. There are no losses to export.
     :param coords: values of named dimensions; they must be public.
     :param dims: names of a site's dimensions after chain and draw.
     :param warmup_posterior: ``mcmc.get_samples(group_by_chain=True)``, taken between
@@ -79,12 +81,12 @@ def from_numpyro(
         >>> dict(idata.posterior["mu"].sizes), idata.posterior.attrs["dp_relation"]
         ({'chain': 1, 'draw': 10}, 'zero_out')
     """
-    if isinstance(mcmc, EstimatorResult):
-        return _of_estimate(mcmc, coords or {}, dims or {}, warmup_posterior, prior, predictions)
+    if isinstance(mcmc, (EstimatorResult, DPSVIRunResult)):
+        return _of_result(mcmc, coords or {}, dims or {}, warmup_posterior, prior, predictions)
     if not isinstance(mcmc, MCMC):
         raise ValueError(
-            "from_numpyro takes a numpyro_dp.MCMC or the result of an estimator, got "
-            f"{type(mcmc).__name__}"
+            "from_numpyro takes a numpyro_dp.MCMC or the result of an estimator or of DPSVI.run, "
+            f"got {type(mcmc).__name__}"
         )
     described = mcmc._described
     if described is None or mcmc.last_state is None:
@@ -200,18 +202,20 @@ class _Given:
             )
 
 
-def _of_estimate(
-    result: EstimatorResult,
+def _of_result(
+    result: EstimatorResult | DPSVIRunResult,
     coords: Mapping[str, Sequence],
     dims: Mapping[str, Sequence[str]],
     *groups: Mapping[str, ArrayLike] | None,
 ) -> Any:
     if any(groups):
         raise ValueError(
-            "an estimate is a single draw: warmup_posterior, prior and predictions are for MCMC"
+            "warmup_posterior, prior and predictions are for MCMC: leave them out for an estimate "
+            "or a variational posterior"
         )
-    estimator = result.privacy.events[-1][0]
-    attributes = _attributes(result.privacy, {"estimator": estimator}, 0)
+    kind = "guide" if isinstance(result, DPSVIRunResult) else "estimator"
+    name = result.guide_name if isinstance(result, DPSVIRunResult) else result.privacy.events[-1][0]
+    attributes = _attributes(result.privacy, {kind: name}, 0)
     sites = _dataset(result.get_samples(group_by_chain=True), coords, dims, attributes)
     return _assembled(_arviz(), {"posterior": sites})
 

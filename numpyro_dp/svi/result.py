@@ -46,23 +46,34 @@ class DPSVIRunResult(SVIRunResult):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(params={self.params!r}, losses=None)"
 
-    def get_samples(self, rng_key: Any, num_samples: int = 1000) -> dict[str, Array]:
+    @property
+    def guide_name(self) -> str:
+        """Name of the guide's kind."""
+        guide = self.target.guide
+        return getattr(guide, "__name__", type(guide).__name__)
+
+    def get_samples(
+        self, rng_key: Any = None, num_samples: int = 1000, *, group_by_chain: bool = False
+    ) -> dict[str, Array]:
         """Draws from the guide: global latents and deterministic sites that read no record.
 
-        :param rng_key: a JAX key.
+        :param rng_key: a JAX key; default ``jax.random.key(0)``.
         :param num_samples: draws.
+        :param group_by_chain: give each array a leading axis of one chain.
         :returns: one array a site, of shape (num_samples, ...).
 
         **Privacy.** Post-processing of released parameters: free.
         """
-        keys = random.split(rng_key, _validate.positive_int("num_samples", num_samples))
+        key = random.key(0) if rng_key is None else rng_key
+        keys = random.split(key, _validate.positive_int("num_samples", num_samples))
         params = self.target.unconstrain(self.params)
 
         def draw(key: Any) -> dict[str, Array]:
             latents, sites = self.target.draw(params, key)
             return {**latents, **sites}
 
-        return jax.jit(jax.vmap(draw))(keys)
+        draws = jax.jit(jax.vmap(draw))(keys)
+        return jax.tree.map(lambda x: x[None], draws) if group_by_chain else draws
 
 
 def _flatten(result: DPSVIRunResult) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
