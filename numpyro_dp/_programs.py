@@ -26,6 +26,7 @@ __all__ = [
     "global_programs",
     "require_no_closure",
     "require_one_record",
+    "require_own_gradient",
     "rows_program",
 ]
 
@@ -203,6 +204,41 @@ def require_one_record(pruned: Pruned) -> None:
             f"the model uses {quoted(own_batching)} while evaluating a record: its rule for "
             "batches would see many records at once; write that part in plain JAX"
         )
+
+
+def require_own_gradient(term: Pruned, layout: Layout, num_records: int, values: int) -> None:
+    """Judge the gradient of a record's term too: a custom derivative is code of its own.
+
+    Args:
+        term: the judged term.
+        layout: the model's arguments.
+        num_records: number of records.
+        values: how many of the term's leading inputs gradients are taken in; the rest is data.
+    """
+    count = sum(term.used[:values])
+    alone = term._replace(used=(True,) * len(term.jaxpr.invars))
+
+    def gradient(*inputs: Any) -> Any:
+        def at(*leading: Any) -> Any:
+            return alone([*leading, *inputs[count:]])[0]
+
+        return jax.grad(at, argnums=tuple(range(count)))(*inputs[:count])
+
+    structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in term.jaxpr.invars]
+    try:
+        program = trace_program(gradient, *structs)
+    except Exception:
+        # Not differentiable, such as a loop of unknown length: kernels that need no gradient may
+        # still run it, and the others meet the same error before they see a record.
+        return
+    pruned = prune(program, [True] * count)
+    if program.closed.jaxpr.effects:
+        raise UnsupportedModelError(
+            "a custom derivative of the model has side effects (`jax.debug.print` or a callback), "
+            "which would show single records: take them out"
+        )
+    require_one_record(pruned)
+    require_no_closure(pruned, layout, num_records)
 
 
 def require_no_closure(pruned: Pruned, layout: Layout, num_records: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp._additive import dummy_records, require_additive
@@ -13,6 +14,7 @@ from numpyro_dp._programs import (
     GlobalPrograms,
     global_programs,
     require_no_closure,
+    require_own_gradient,
     rows_program,
 )
 from numpyro_dp._prune import Pruned
@@ -89,6 +91,7 @@ def _judge(spec: Spec) -> Parts:
     run = RowRun(model, plate, num_records, enumeration_dim(structure))
     term = rows_program(run, layout, programs.constrained, 1)
     require_no_closure(term, layout, num_records)
+    require_own_gradient(term, layout, num_records, len(jax.tree.leaves(programs.constrained)))
     return Parts(plate, num_records, structure, programs, term)
 
 
