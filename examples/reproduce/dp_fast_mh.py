@@ -143,10 +143,10 @@ def descent(budget: ndp.Budget) -> ndp.DPSGLD:
     """Noisy gradient descent, as one sample of Langevin dynamics at no temperature."""
     return ndp.DPSGLD(
         classifier,
-        step_size=1e-3,
+        step_size=2e-3,
         clip_norm=1.0,
         temperature=1e-9,
-        steps_per_sample=200,
+        steps_per_sample=50,
         privacy=budget,
     )
 

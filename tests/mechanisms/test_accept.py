@@ -24,6 +24,12 @@ TESTS = {
     "metropolis": Metropolis(*accept.fine_grid(0.5, 1 << 17)),
 }
 
+# The others say the same at other numbers, and are run with the slow tests.
+FEW = ("barker", "penalty", "metropolis")
+NAMES = [
+    pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in sorted(TESTS)
+]
+
 
 def threshold_cdf(test):
     """P(threshold ≥ −x) for an array of integers x, exactly as the stored words realise it."""
@@ -86,7 +92,7 @@ def ideal(test, nats):
     return (expit(np.add.outer(nats, s * nodes - s * s / 2)) @ weights) / weights.sum()
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_stored_tables_realise_the_textbook_rule(name):
     test = TESTS[name]
     integers = np.rint(np.array([-9.0, -3.0, -0.7, 0.0, 0.4, 2.0, 8.0]) / test.grid.unit)
@@ -95,7 +101,7 @@ def test_the_stored_tables_realise_the_textbook_rule(name):
     np.testing.assert_allclose(got, exact, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_transition_matrices_are_reversible(name):
     """Five states, forty records: every flow equals its reverse to a relative 1e-6."""
     test = TESTS[name]
@@ -129,7 +135,7 @@ def test_transition_matrices_are_reversible(name):
     assert weight.max() > 1.2 * weight.min(), "a flat target would tell no rule from another"
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_decisions_follow_the_integers(name, monkeypatch):
     """With the noise known, a decision is whether integers add up to zero or more."""
     test = TESTS[name]
@@ -151,17 +157,7 @@ def test_decisions_follow_the_integers(name, monkeypatch):
             assert bool(got) == (numbers.sum() >= 0)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "barker",
-        "penalty",
-        *(
-            pytest.param(n, marks=pytest.mark.slow)
-            for n in sorted(set(TESTS) - {"barker", "penalty"})
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_decisions_happen_as_often_as_the_tables_say(name):
     # 40,000 decisions at three log ratios: standard error at most 0.0025, bounds at 4.5 of them,
     # false alarm 7e-6 each.

@@ -128,7 +128,7 @@ def test_words_of_64_bits():
     ]
 
 
-@pytest.mark.parametrize("bound", [1e-4, 0.05, 200.0])
+@pytest.mark.parametrize("bound", [1e-4, 200.0])
 def test_weights_of_candidates_are_exponentials(bound):
     grid = Barker.create(bound).grid
     rng = np.random.default_rng(5)
