@@ -23,6 +23,7 @@ _FAR = 100.0
 _CORE = 9.0
 _TAIL_STEP = 0.25
 _ROUGH = 0.02
+_MOST_WIDE = 2000
 _CELLS = 24
 _ROUNDING = 4e-15
 
@@ -37,6 +38,7 @@ def _log_ratios(low: float, core: tuple[float, float], high: float, step: float)
     if step >= _ROUGH:
         low = core[0]
     wide = max(_TAIL_STEP, 4 * step)
+    wide = max(wide, (core[0] - low) / _MOST_WIDE)
     parts = [
         np.arange(low, core[0], wide),
         np.arange(core[0], core[1], step),
@@ -84,8 +86,16 @@ def penalty_family(bound: float, sd: float, step: float) -> Family:
 
 def _penalty_grid(sd: float, step: float) -> Array:
     high = sd**2 / 2 + math.sqrt(2 * _FAR) * sd
-    core = (-_CORE - sd, sd**2 / 2 + 6 * sd)
-    return _log_ratios(-45.0 - sd**2 / 2 - _CORE * sd, core, high, step * max(1.0, sd))
+    low, near, upper = -_CORE - sd, sd**2 / 2 - _CORE * sd, sd**2 / 2 + 6 * sd
+    wide = step * max(1.0, sd)
+    if near <= low:
+        return _log_ratios(-45.0 - sd**2 / 2 - _CORE * sd, (low, upper), high, wide)
+    # With much noise acceptances are next to impossible long before log A has slope 1; the slope
+    # grows like the distance from s²/2, and so may the steps.
+    far = (sd**2 / 2 - low) / sd
+    distances = np.geomspace(far, _CORE, 2 + math.ceil(math.log(far / _CORE) / step))
+    rare = sd**2 / 2 - sd * distances[:-1]
+    return np.concatenate([rare, _log_ratios(near, (near, upper), high, wide)])
 
 
 def penalty_tail(bound: float, sd: float) -> Array:
@@ -198,8 +208,11 @@ def _log_odds_shift(grid: Array, bound: float, floor: float, sign: float) -> Arr
 
 def _one_shift(grid: Array, mean: float, weight: float) -> Array:
     """Return logit E σ(l + kw) − l for k ~ Poisson(mean), widened by its rounding."""
-    tilted = mean * math.exp(abs(weight))
-    counts = np.arange(last_count(tilted, 1e-18) + 1)
+    if weight < 0:
+        # σ(−x) = 1 − σ(x), and sums of positive terms only.
+        return -_one_shift(-grid, mean, -weight)
+    tilted = mean * math.exp(weight)
+    counts = np.arange(last_count(tilted, 1e-18 * min(tilted, 1.0)) + 1)
     chances = np.exp(counts * math.log(mean) - mean - gammaln(counts + 1))
     added = weight * counts
     # x = E(σ(l + kw) − σ(l)) / (p(1 − p)) from ratios, so that rare outcomes lose no digits.

@@ -11,7 +11,20 @@ at most V_k(ε), where V_0(ε) = max(0, 1 − e^ε) and
 
     V_k(ε) = max over pairs and orders of P(1)·V_{k−1}(ε − a) + P(0)·V_{k−1}(ε + b),
 
-which is the adaptive composition itself, not a bound on it. V is convex and falling in e^ε, so
+which is the adaptive composition itself, not a bound on it. (The pair of a step is the adversary's
+choice because everything but one record is: l, and the record's term within the bound Δ of that
+step. How many steps there are of which Δ is fixed beforehand; under replace-one Δ is 2Δ.)
+
+A block of k steps enters a composition as one release whose profile is V_k, though other releases,
+and steps of other blocks, may come between its steps and depend on them and they on these. That
+this is no smaller is the theorem on concurrent composition of interactive mechanisms in terms of
+trade-off functions (Vadhan and Zhang, *Concurrent Composition Theorems for Differential Privacy*,
+2023): the block is an interactive mechanism whose worst profile against any adversary is V_k, hence
+it can be simulated, step by step, from one draw of the pair of distributions with that profile. For
+a release of fixed law between steps it is Jensen's inequality: with C_i the (linear) step of pair i
+and G that of the release, max_i C_i G f = max_i G C_i f ≤ G max_i C_i f.
+
+V is convex and falling in e^ε, so
 values between the points of a grid are read off chords, from above; beyond the grid the value at
 its end, or 1, bounds it. Composing blocks of k steps instead of single steps removes most of what
 a worst case chosen afresh for every step and every ε would add (15 % of ε for single Barker bits).
@@ -22,6 +35,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from numpyro_dp.accounting.profiles import FARTHEST
 from numpyro_dp.accounting.renyi import ORDERS, Array
 
 __all__ = ["BLOCK", "Family", "block_deltas", "family_delta", "family_renyi", "ranged_family"]
@@ -30,6 +44,7 @@ __all__ = ["BLOCK", "Family", "block_deltas", "family_delta", "family_renyi", "r
 # Steps to a block: one block costs about a third of a step more than its share of the truth.
 BLOCK = 16
 _POINTS_A_DEVIATION = 8
+_FEWEST = 64
 _REACH = 12.0
 _UP = 1 + 1e-12
 _ORDER_STRIDE = 3
@@ -126,8 +141,8 @@ def block_deltas(family: Family, count: int) -> tuple[float, Array]:
     deviation = both.deviation
     finite = both.up[np.isfinite(both.up)]
     farthest = count * float(finite.max())
-    reach = min(farthest, _REACH * np.sqrt(count) * deviation)
-    spacing = deviation / _POINTS_A_DEVIATION
+    reach = min(farthest, _REACH * np.sqrt(count) * deviation, FARTHEST)
+    spacing = min(deviation / _POINTS_A_DEVIATION, FARTHEST / _FEWEST)
     points = int(np.ceil(reach / spacing)) + 1
     grid = spacing * np.arange(-points, points + 1)
     value = np.maximum(-np.expm1(grid), 0.0)

@@ -26,7 +26,8 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
-from numpyro_dp.accounting.loss import Composition, Step
+from numpyro_dp.accounting.grid import Step
+from numpyro_dp.accounting.loss import Composition
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 
 __all__ = ["Parts", "PrivacyCurve", "handles", "parts", "privacy_curve"]
@@ -149,6 +150,8 @@ def _gaussian(event: GaussianDpEvent, relation: Relation) -> Parts:
 
 @handles(ComposedDpEvent)
 def _composed(event: ComposedDpEvent, relation: Relation) -> Parts:
+    if not isinstance(event.events, list | tuple):
+        raise ValueError(f"a composition must hold a list of events, got {event.events!r}")
     return _sum(parts(child, relation) for child in event.events)
 
 
@@ -160,16 +163,29 @@ def _repeated(event: SelfComposedDpEvent, relation: Relation) -> Parts:
     return parts(event.event, relation).times(int(count))
 
 
+def _only_gaussians(event: DpEvent) -> bool:
+    """Return whether nothing but noisy sums is released.
+
+    What has a Gaussian's shift by another theorem (draws, last iterates) need not be dominated by
+    a sampled Gaussian under replace-one, and its constants need not hold for a batch.
+    """
+    if isinstance(event, ComposedDpEvent):
+        return all(_only_gaussians(child) for child in event.events)
+    if isinstance(event, SelfComposedDpEvent):
+        return _only_gaussians(event.event)
+    return type(event) in (GaussianDpEvent, NoOpDpEvent, NonPrivateDpEvent)
+
+
 @handles(PoissonSampledDpEvent)
 def _poisson(event: PoissonSampledDpEvent, relation: Relation) -> Parts:
     rate = finite_float("sampling_probability", event.sampling_probability)
     if not 0 <= rate <= 1:
         raise ValueError(f"sampling_probability must lie in [0, 1], got {rate!r}")
-    inner = parts(event.event, "add_remove")
-    if inner.steps or inner.distances or inner.bounds:
+    if not _only_gaussians(event.event):
         raise ValueError(
             "Poisson sampling is stated for Gaussian releases alone: put other events beside it"
         )
+    inner = parts(event.event, "add_remove")
     if rate == 1:
         return parts(event.event, relation)
     if rate == 0 or not inner.private:

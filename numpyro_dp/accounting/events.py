@@ -18,11 +18,16 @@ from dp_accounting.dp_event import (
     NoOpDpEvent,
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
+    ZCDpEvent,
 )
 
 from numpyro_dp._validate import finite_float
+from numpyro_dp.accounting.releases import (
+    ObjectivePerturbationRelease,
+    OutputPerturbationRelease,
+    PureObjectivePerturbationRelease,
+)
 from numpyro_dp.accounting.statements import (
-    WORDS,
     BarkerBit,
     DirectionalBarkerBit,
     LangevinLastIterate,
@@ -30,13 +35,10 @@ from numpyro_dp.accounting.statements import (
     MinibatchBit,
     MultiCandidateBit,
     NoisyBarkerBit,
-    ObjectivePerturbationRelease,
-    OutputPerturbationRelease,
     PenaltyBit,
     PosteriorDraw,
-    PureObjectivePerturbationRelease,
-    ZCDpEvent,
 )
+from numpyro_dp.accounting.words import WORDS, number
 
 __all__ = [
     "BarkerBit",
@@ -86,6 +88,8 @@ class TotalVariation(DpEvent):
     distance: float = attr.ib(validator=_distance)
 
 
+# No field of an event is larger, and counts beyond are no floating-point numbers.
+_LARGEST = 1e300
 # Names a file may mention: reading never imports what a file asks for.
 _KNOWN: dict[str, type[DpEvent]] = {}
 _WORDS: dict[type[DpEvent], Callable[[DpEvent], str]] = {}
@@ -123,7 +127,7 @@ def from_json(text: str) -> DpEvent:
         ValueError: for anything that ``to_json`` cannot have written, unknown classes included.
     """
     try:
-        tree = json.loads(text, parse_constant=_refuse_constant)
+        tree = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
     except (TypeError, RecursionError, json.JSONDecodeError) as error:
         raise ValueError(f"an event must be JSON text: {error}") from error
     return _event(tree)
@@ -171,6 +175,14 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"an event holds finite numbers only, found {name}")
 
 
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the object, unless a key stands twice: readers differ in which one they believe."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an event must not name a field twice")
+    return found
+
+
 def _event(tree: object) -> DpEvent:
     if not isinstance(tree, Mapping):
         raise ValueError("an event must be a JSON object with the key 'class'")
@@ -192,26 +204,21 @@ def _value(cls: object, field: str, value: object) -> object:
         return [_value(cls, field, item) for item in value]
     if isinstance(value, str):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and abs(value) < _LARGEST:
         return value
     raise ValueError(f"{cls}.{field} must hold finite numbers or events")
 
 
-def _number(value: float) -> str:
-    return f"{value:.6g}"
-
-
 register(NoOpDpEvent, lambda event: "nothing")
 register(NonPrivateDpEvent, lambda event: "a release without privacy")
-register(GaussianDpEvent, lambda e: f"Gaussian, noise multiplier {_number(e.noise_multiplier)}")
+register(GaussianDpEvent, lambda e: f"Gaussian, noise multiplier {number(e.noise_multiplier)}")
 register(
     PoissonSampledDpEvent,
-    lambda e: (
-        f"Poisson sampling at rate {_number(e.sampling_probability)} of ({describe(e.event)})"
-    ),
+    lambda e: f"Poisson sampling at rate {number(e.sampling_probability)} of ({describe(e.event)})",
 )
 register(SelfComposedDpEvent, lambda e: f"{e.count} × {describe(e.event)}")
-register(TotalVariation, lambda e: f"total variation {_number(e.distance)}")
+register(TotalVariation, lambda e: f"total variation {number(e.distance)}")
 
 
 def _composed_words(event: ComposedDpEvent) -> str:

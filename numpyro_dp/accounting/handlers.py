@@ -10,19 +10,10 @@ from scipy.stats import poisson
 
 from numpyro_dp._validate import finite_float, nonnegative
 from numpyro_dp.accounting.acceptance import last_count
-from numpyro_dp.accounting.bounds import (
-    BatchBit,
-    Bound,
-    Concentrated,
-    DirectionalBit,
-    HalfNormalLoss,
-    NoisyBarker,
-    NoisyRatio,
-    Penalty,
-    PureLoss,
-    Ranged,
-)
+from numpyro_dp.accounting.bits import BatchBit, NoisyBarker, Penalty, PureLoss, Ranged
+from numpyro_dp.accounting.bounds import Bound, Concentrated, NoisyRatio
 from numpyro_dp.accounting.curve import Parts, handles
+from numpyro_dp.accounting.directional import DirectionalBit
 from numpyro_dp.accounting.events import (
     BarkerBit,
     DirectionalBarkerBit,
@@ -39,12 +30,14 @@ from numpyro_dp.accounting.events import (
     ZCDpEvent,
 )
 from numpyro_dp.accounting.mixtures import Mixture
+from numpyro_dp.accounting.perturbation import HalfNormalLoss
 from numpyro_dp.accounting.relation import Relation, sensitivity
 
 __all__: list[str] = []
 
 # Draws of one record beyond this chance are left out and charged as total variation.
 _RAREST = 1e-22
+_MOST_DRAWS = 400.0
 
 
 def _factor(relation: Relation) -> float:
@@ -93,7 +86,7 @@ def _penalty(event: PenaltyBit, relation: Relation) -> Parts:
 def _directional(event: DirectionalBarkerBit, relation: Relation) -> Parts:
     if event.row_norm == 0:
         return Parts()
-    return _one(DirectionalBit(_factor(relation) * event.step_size * event.row_norm))
+    return _one(DirectionalBit(event.step_size * event.row_norm, relation == "replace_one"))
 
 
 @handles(MinibatchBit)
@@ -104,11 +97,18 @@ def _minibatch(event: MinibatchBit, relation: Relation) -> Parts:
             "of records, which is private there. Use zero_out or replace_one"
         )
     bound = event.lipschitz * event.max_move
-    floor = event.expected_batch / event.num_records - bound
+    draws = event.expected_batch / event.num_records
+    # A difference of close numbers, less than its rounding.
+    floor = draws - bound - 2.0**-50 * draws
     replaced = relation == "replace_one"
     if event.acceptance == "barker":
         return _one(BatchBit(bound, floor, replaced))
     mean = floor + bound
+    if mean > _MOST_DRAWS:
+        raise ValueError(
+            f"a mini-batch that draws every record {mean:.3g} times on average is not stated: "
+            "lower expected_batch, or use the full batch (PenaltyBit, NoisyBarkerBit)"
+        )
     last = last_count(mean, _RAREST)
     weights = poisson.pmf(range(last + 1), mean)
     shift = math.log1p(bound / floor) / event.noise_sd

@@ -1,8 +1,6 @@
 """One privacy loss distribution for a composition of steps, by dp-accounting.
 
 Every step is discretised pessimistically on one grid and composed by the library's convolution.
-What we choose here is the grid: fine against the loss of one step, or small sampling rates would
-be rounded up to several times their cost, and coarse enough to stay quick.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from typing import NamedTuple
 
 import numpy as np
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
@@ -23,30 +20,22 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from numpyro_dp.accounting.bounds import Bound, Pieces, RenyiProfile
+from numpyro_dp.accounting.grid import Step, Steps, grouped, largest_loss, spacing_of
 from numpyro_dp.accounting.mixtures import Mixture
 from numpyro_dp.accounting.profiles import Profile, discretise
 from numpyro_dp.accounting.relation import Relation, sensitivity
 from numpyro_dp.accounting.renyi import ORDERS, Array, renyi_delta, renyi_epsilon
 
-__all__ = ["Bounds", "Composition", "Step", "Steps", "gaussian_delta", "loss_variance"]
+__all__ = ["Bounds", "Composition", "gaussian_delta"]
 
 _NEIGHBOURS: Mapping[Relation, NeighboringRelation] = {
     "zero_out": NeighboringRelation.REPLACE_SPECIAL,
     "replace_one": NeighboringRelation.REPLACE_ONE,
     "add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
 }
-# Grid spacing over the standard deviation of one step's loss: the excess of ε is about its
-# square over twelve.
-_FINENESS = 1 / 32
-_GROUPED_FINENESS = 1 / 4
-_COARSEST = 2.0**-10
-_MAX_POINTS = 1 << 21
-# Wide losses make the transforms long.
-_MAX_STEP_POINTS = 1 << 16
 # Rounding that the library's Fourier convolution leaves in δ, for each step: about 2^-53 a step
 # when errors add up, ten times what is seen against exact values.
 _ROUNDING = 2.0**-53
-_MAX_MULTIPLIERS = 64
 # More different bounds than this are composed by closed-form divergences.
 _MAX_PROFILES = 24
 # The library's Rényi divergences of sampled steps take time that grows with the order.
@@ -57,14 +46,6 @@ _WIDEST = 500.0
 _UP = 1 + 1e-9
 
 
-class Step(NamedTuple):
-    """One Poisson-subsampled Gaussian release: sampling rate and noise over clip norm."""
-
-    rate: float
-    multiplier: float
-
-
-Steps = tuple[tuple[Step, int], ...]
 Bounds = tuple[tuple[Bound, int], ...]
 
 
@@ -159,7 +140,12 @@ class Composition:
         if not self.steps and not self.bounds:
             return gaussian_delta(epsilon, math.sqrt(self.square)) if self.square else 0.0
         found = [float(one.get_delta_for_epsilon(epsilon)) for one in _composed(self)]
-        return min([*found, 1.0]) + self._rounding() if found else 1.0
+        rounding = self._rounding()
+        least = min([*found, 1.0]) + rounding if found else 1.0
+        if least > 2 * rounding:
+            return least
+        # As for ε: where rounding rules, divergences say more.
+        return min(least, float(renyi_delta(_divergences(self), np.array([epsilon]))[0]) * _UP)
 
     def _rounding(self) -> float:
         counts = [count for _, count in self.steps] + [count for _, count in self.bounds]
@@ -236,7 +222,18 @@ def _composed(composition: Composition) -> tuple[PrivacyLossDistribution, ...]:
     ways = [_own_pieces(composition)]
     if composition.bounds and (composition.steps or composition.square):
         ways.append(_renyi_pieces(composition))
-    return tuple(_one_loss(composition, way) for way in ways if way is not None)
+    return tuple(
+        _one_loss(composition, way) for way in ways if way is not None and not _all_lost(way)
+    )
+
+
+def _all_lost(pieces: Pieces) -> bool:
+    """Return whether so much of the loss lies beyond every grid that no δ is left to bound."""
+    beyond = (
+        count * max(float(row[-1]) for row in profile.deltas(np.array([profile.largest])))
+        for profile, count in pieces
+    )
+    return math.fsum(beyond) >= 1
 
 
 def _own_pieces(composition: Composition) -> Pieces | None:
@@ -273,10 +270,16 @@ def _with_divergences(found: Pieces, rest: Bounds) -> Pieces | None:
 
 
 def _one_loss(composition: Composition, pieces: Pieces) -> PrivacyLossDistribution:
-    steps = _grouped(composition.steps)
-    fineness = _FINENESS if steps == composition.steps else _GROUPED_FINENESS
-    spacing = _spacing(composition, steps, pieces, fineness)
     relation = composition.relation
+    steps = grouped(composition.steps)
+    spacing = spacing_of(
+        steps,
+        pieces,
+        sensitivity(relation),
+        composition.square,
+        merged=steps != composition.steps,
+        coarse=composition.coarse,
+    )
     parts = [_one_step(relation, step, spacing).self_compose(count) for step, count in steps]
     parts += [_one_piece(profile, spacing).self_compose(count) for profile, count in pieces]
     if composition.square:
@@ -292,7 +295,7 @@ def _one_piece(profile: Profile, spacing: float) -> PrivacyLossDistribution:
 
 @lru_cache(maxsize=128)
 def _one_step(relation: Relation, step: Step, spacing: float) -> PrivacyLossDistribution:
-    if step.rate < 1 and _largest_loss(step, sensitivity(relation)) < _WIDEST:
+    if step.rate < 1 and largest_loss(step, sensitivity(relation)) < _WIDEST:
         weights = (1 - step.rate, step.rate)
         return discretise(Mixture(weights, 1 / step.multiplier, relation == "replace_one"), spacing)
     return privacy_loss_distribution.from_gaussian_mechanism(
@@ -301,63 +304,3 @@ def _one_step(relation: Relation, step: Step, spacing: float) -> PrivacyLossDist
         value_discretization_interval=spacing,
         neighboring_relation=_NEIGHBOURS[relation],
     )
-
-
-def _spacing(composition: Composition, steps: Steps, pieces: Pieces, fineness: float) -> float:
-    """Return the grid spacing, a power of two so that runs share their discretised steps."""
-    shift = sensitivity(composition.relation)
-    count = sum(n for _, n in (*steps, *pieces))
-    variance = sum(n * loss_variance(step, shift) for step, n in steps)
-    variance += sum(n * profile.variance for profile, n in pieces)
-    spread = math.sqrt(variance + composition.square)
-    reach = 12 * spread + spread**2
-    widest = max(_largest_loss(step, shift) for step, _ in steps) if steps else 0.0
-    widest = max([widest, *(profile.largest for profile, _ in pieces)])
-    points = _MAX_STEP_POINTS // 8 if composition.coarse else _MAX_STEP_POINTS
-    wanted = max(fineness * math.sqrt(variance / count), reach / _MAX_POINTS, widest / points)
-    spacing = min(wanted, max(_COARSEST, reach / 4096, widest / points))
-    return 2.0 ** math.floor(math.log2(spacing))
-
-
-def _largest_loss(step: Step, shift: float) -> float:
-    """Return about the largest loss of one step that has any mass: log(1 + q(e^x − 1))."""
-    mu = shift / step.multiplier
-    exponent = mu**2 / 2 + 9 * mu
-    if exponent > 700:
-        return max(exponent + math.log(step.rate), 1.0)
-    return math.log1p(step.rate * math.expm1(exponent))
-
-
-def loss_variance(step: Step, shift: float, cap: float = 2.0) -> float:
-    """Return roughly the variance of one step's loss, q²(e^{μ²} − 1).
-
-    At ``cap`` on μ² the rare large losses are left out.
-    """
-    square = (shift / step.multiplier) ** 2
-    return min(step.rate**2 * math.expm1(min(square, cap)), square)
-
-
-def _grouped(steps: Steps) -> Steps:
-    """Return some hundred multipliers at most, each rounded down: an upper bound on the loss.
-
-    Neighbouring multipliers share the least of them until the cost added by that reaches its share
-    of 1 % of the whole, so that the many quiet steps of a long schedule share most.
-    """
-    if len(steps) <= _MAX_MULTIPLIERS:
-        return steps
-    share = 0.009 / _MAX_MULTIPLIERS * sum(n * _cost(step) for step, n in steps)
-    groups: list[list] = []
-    excess = 0.0
-    for step, count in steps:
-        if groups and groups[-1][0].rate == step.rate:
-            excess += count * (_cost(groups[-1][0]) - _cost(step))
-            if excess <= share:
-                groups[-1][1] += count
-                continue
-        groups.append([step, count])
-        excess = 0.0
-    return tuple((step, count) for step, count in groups)
-
-
-def _cost(step: Step) -> float:
-    return loss_variance(step, 1.0, cap=700.0)

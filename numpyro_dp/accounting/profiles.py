@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from numpyro_dp.accounting.renyi import Array
 
-__all__ = ["Profile", "convex_minorant", "discretise"]
+__all__ = ["FARTHEST", "Profile", "convex_minorant", "discretise"]
 
 
+# ε beyond this is not resolved: what is left of δ there counts as infinite loss. e^ε is a number.
+FARTHEST = 600.0
 # Mass beyond the last point counts as infinite loss.
 _NEGLIGIBLE = 1e-19
 _ROUNDING = 1e-16
@@ -87,7 +89,7 @@ def discretise(profile: Profile, spacing: float) -> PrivacyLossDistribution:
 
     Points at ε ≥ 0 say everything: the reverse order at −ε has δ = 1 − e^{−ε}(1 − δ(ε)).
     """
-    places = _places(max(math.ceil(profile.largest / spacing), 1))
+    places = _places(min(max(math.ceil(profile.largest / spacing), 1), int(FARTHEST / spacing)))
     epsilons = spacing * places
     rows = [convex_minorant(epsilons, row) for row in profile.deltas(epsilons)]
     if len(rows) == 1:

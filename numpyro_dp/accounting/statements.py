@@ -1,17 +1,14 @@
-"""The events of mechanisms that dp-accounting does not know, each in its theorem's constants.
+"""Events of accept bits, draws and last iterates, each in its theorem's constants.
 
 Every constant is the one under zero-out, where a record is replaced by one that contributes
 nothing; under another relation the accountant doubles what has to be doubled, never the caller
 (privacy.md section 0). Constants are public and hold for every possible record.
 """
 
-import math
-from collections.abc import Callable
-
 import attr
-from dp_accounting.dp_event import DpEvent, ZCDpEvent
+from dp_accounting.dp_event import DpEvent
 
-from numpyro_dp._validate import nonnegative, positive, positive_int
+from numpyro_dp.accounting.fields import COUNT, NONNEGATIVE, POSITIVE, event, plain
 
 __all__ = [
     "ACCEPTANCES",
@@ -22,32 +19,14 @@ __all__ = [
     "MinibatchBit",
     "MultiCandidateBit",
     "NoisyBarkerBit",
-    "ObjectivePerturbationRelease",
-    "OutputPerturbationRelease",
     "PenaltyBit",
     "PosteriorDraw",
-    "PureObjectivePerturbationRelease",
-    "ZCDpEvent",
 ]
 
 ACCEPTANCES = ("barker", "noisy_barker", "penalty")
 
-_event = attr.s(frozen=True, slots=True, auto_attribs=True)
 
-
-def _checked(check: Callable[[str, object], object]) -> Callable[[object, object, object], None]:
-    def validate(_instance: object, attribute: object, value: object) -> None:
-        check(getattr(attribute, "name", ""), value)
-
-    return validate
-
-
-_POSITIVE = _checked(positive)
-_NONNEGATIVE = _checked(nonnegative)
-_COUNT = _checked(positive_int)
-
-
-@_event
+@event
 class BarkerBit(DpEvent):
     """One accept bit that is 1 with probability σ(l), l a sum of one term for each record.
 
@@ -62,10 +41,10 @@ class BarkerBit(DpEvent):
         Functions for a Proton-Electron Plasma* (1965).
     """
 
-    log_ratio_bound: float = attr.ib(validator=_NONNEGATIVE)
+    log_ratio_bound: float = attr.ib(validator=NONNEGATIVE, converter=plain)
 
 
-@_event
+@event
 class NoisyBarkerBit(DpEvent):
     """One accept bit that is 1 with probability E σ(l + N(−s²/2, s²)).
 
@@ -80,11 +59,11 @@ class NoisyBarkerBit(DpEvent):
         privacy.md section 4.
     """
 
-    log_ratio_bound: float = attr.ib(validator=_NONNEGATIVE)
-    noise_sd: float = attr.ib(validator=_POSITIVE)
+    log_ratio_bound: float = attr.ib(validator=NONNEGATIVE, converter=plain)
+    noise_sd: float = attr.ib(validator=POSITIVE, converter=plain)
 
 
-@_event
+@event
 class PenaltyBit(DpEvent):
     """One accept bit of the penalty rule, min(1, e^{l + N(−s²/2, s²)}) against a uniform.
 
@@ -99,11 +78,11 @@ class PenaltyBit(DpEvent):
         uncertain energies* (1999).
     """
 
-    log_ratio_bound: float = attr.ib(validator=_NONNEGATIVE)
-    noise_sd: float = attr.ib(validator=_POSITIVE)
+    log_ratio_bound: float = attr.ib(validator=NONNEGATIVE, converter=plain)
+    noise_sd: float = attr.ib(validator=POSITIVE, converter=plain)
 
 
-@_event
+@event
 class DirectionalBarkerBit(DpEvent):
     """A Gaussian proposal and its Barker bit, where a record moves with its linear predictor only.
 
@@ -119,11 +98,11 @@ class DirectionalBarkerBit(DpEvent):
         privacy.md section 4, *direction-averaged charge*.
     """
 
-    step_size: float = attr.ib(validator=_POSITIVE)
-    row_norm: float = attr.ib(validator=_NONNEGATIVE)
+    step_size: float = attr.ib(validator=POSITIVE, converter=plain)
+    row_norm: float = attr.ib(validator=NONNEGATIVE, converter=plain)
 
 
-@_event
+@event
 class MultiCandidateBit(DpEvent):
     """One of several candidates, picked with probability proportional to the target density.
 
@@ -139,10 +118,10 @@ class MultiCandidateBit(DpEvent):
         with Pay-what-you-get Composition* (2019).
     """
 
-    log_ratio_range: float = attr.ib(validator=_NONNEGATIVE)
+    log_ratio_range: float = attr.ib(validator=NONNEGATIVE, converter=plain)
 
 
-@_event
+@event
 class MinibatchBit(DpEvent):
     """One accept bit computed on a Poisson mini-batch drawn with replacement (TunaMH).
 
@@ -169,12 +148,12 @@ class MinibatchBit(DpEvent):
         Metropolis-Hastings* (2020).
     """
 
-    num_records: int = attr.ib(validator=_COUNT)
-    lipschitz: float = attr.ib(validator=_POSITIVE)
-    max_move: float = attr.ib(validator=_POSITIVE)
-    expected_batch: float = attr.ib(validator=_POSITIVE)
+    num_records: int = attr.ib(validator=COUNT)
+    lipschitz: float = attr.ib(validator=POSITIVE, converter=plain)
+    max_move: float = attr.ib(validator=POSITIVE, converter=plain)
+    expected_batch: float = attr.ib(validator=POSITIVE, converter=plain)
     acceptance: str
-    noise_sd: float = attr.ib(default=0.0, validator=_NONNEGATIVE)
+    noise_sd: float = attr.ib(default=0.0, validator=NONNEGATIVE, converter=plain)
 
     def __attrs_post_init__(self) -> None:
         if self.acceptance not in ACCEPTANCES:
@@ -194,7 +173,7 @@ class MinibatchBit(DpEvent):
             )
 
 
-@_event
+@event
 class PosteriorDraw(DpEvent):
     """One exact draw from the density ∝ prior · exp(τ Σ log p).
 
@@ -211,10 +190,10 @@ class PosteriorDraw(DpEvent):
         Wang, Fienberg and Smola, *Privacy for Free* (2015).
     """
 
-    log_likelihood_range: float = attr.ib(validator=_NONNEGATIVE)
+    log_likelihood_range: float = attr.ib(validator=NONNEGATIVE, converter=plain)
 
 
-@_event
+@event
 class LogConcaveDraw(DpEvent):
     """One exact draw from a strongly log-concave posterior.
 
@@ -231,11 +210,11 @@ class LogConcaveDraw(DpEvent):
         Mechanism* (2022), Theorem 4.
     """
 
-    lipschitz: float = attr.ib(validator=_NONNEGATIVE)
-    strong_convexity: float = attr.ib(validator=_POSITIVE)
+    lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
+    strong_convexity: float = attr.ib(validator=POSITIVE, converter=plain)
 
 
-@_event
+@event
 class LangevinLastIterate(DpEvent):
     """The last state of full-batch Langevin dynamics after a fixed number of steps.
 
@@ -256,11 +235,11 @@ class LangevinLastIterate(DpEvent):
         (2022); Bok, Su and Altschuler, *Shifted Interpolation for Differential Privacy* (2024).
     """
 
-    step_size: float = attr.ib(validator=_POSITIVE)
-    num_steps: int = attr.ib(validator=_COUNT)
-    lipschitz: float = attr.ib(validator=_NONNEGATIVE)
-    strong_convexity: float = attr.ib(validator=_NONNEGATIVE)
-    smoothness: float = attr.ib(validator=_POSITIVE)
+    step_size: float = attr.ib(validator=POSITIVE, converter=plain)
+    num_steps: int = attr.ib(validator=COUNT)
+    lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
+    strong_convexity: float = attr.ib(validator=NONNEGATIVE, converter=plain)
+    smoothness: float = attr.ib(validator=POSITIVE, converter=plain)
 
     def __attrs_post_init__(self) -> None:
         if self.strong_convexity > self.smoothness:
@@ -273,139 +252,3 @@ class LangevinLastIterate(DpEvent):
                 f"step_size must be below 2 / smoothness = {2 / self.smoothness:.6g}, got "
                 f"{self.step_size!r}: longer steps do not contract"
             )
-
-
-@_event
-class OutputPerturbationRelease(DpEvent):
-    """An approximate minimiser plus N(0, s²I).
-
-    Args:
-        lipschitz: L, of one record's convex loss.
-        strong_convexity: λ of the objective.
-        gradient_tolerance: γ, bound on the objective's gradient norm at the approximate
-            minimiser, guaranteed for every data set.
-        noise_sd: s.
-
-    Privacy: a Gaussian of shift (L + 2γ)/(λs) under zero-out and add/remove, (2L + 2γ)/(λs) under
-        replace-one.
-
-    References:
-        privacy.md section 8; Chaudhuri, Monteleoni and Sarwate, *Differentially Private Empirical
-        Risk Minimization* (2011).
-    """
-
-    lipschitz: float = attr.ib(validator=_NONNEGATIVE)
-    strong_convexity: float = attr.ib(validator=_POSITIVE)
-    gradient_tolerance: float = attr.ib(validator=_NONNEGATIVE)
-    noise_sd: float = attr.ib(validator=_POSITIVE)
-
-
-@_event
-class ObjectivePerturbationRelease(DpEvent):
-    """The minimiser of a GLM objective with a random linear term b ~ N(0, σ²I).
-
-    Args:
-        lipschitz: L, bound on one record's gradient |f'|‖x‖.
-        smoothness: β, bound on one record's curvature f''‖x‖².
-        regularisation: λ of ½λ‖θ‖².
-        noise_sd: σ, standard deviation of b.
-        output_noise_sd: s of N(0, s²I) added to the approximate minimiser.
-        gradient_tolerance: γ, bound on the perturbed objective's gradient norm at the approximate
-            minimiser, guaranteed for every data set; needs ``output_noise_sd`` when positive.
-
-    Privacy: see the accounting of this event; the approximate minimum adds a Gaussian of shift
-        2γ/(λs). A Gaussian of shift L/σ alone would be too little.
-
-    References:
-        privacy.md section 9; Kifer, Smith and Thakurta, *Private Convex Empirical Risk
-        Minimization and High-dimensional Regression* (2012); Redberg, Koskela and Wang,
-        *Improving the Privacy and Practicality of Objective Perturbation* (2023).
-    """
-
-    lipschitz: float = attr.ib(validator=_NONNEGATIVE)
-    smoothness: float = attr.ib(validator=_NONNEGATIVE)
-    regularisation: float = attr.ib(validator=_POSITIVE)
-    noise_sd: float = attr.ib(validator=_POSITIVE)
-    output_noise_sd: float = attr.ib(default=0.0, validator=_NONNEGATIVE)
-    gradient_tolerance: float = attr.ib(default=0.0, validator=_NONNEGATIVE)
-
-    def __attrs_post_init__(self) -> None:
-        if self.gradient_tolerance > 0 and self.output_noise_sd == 0:
-            raise ValueError(
-                "an approximate minimiser (gradient_tolerance > 0) is not private by itself: set "
-                "output_noise_sd"
-            )
-
-
-@_event
-class PureObjectivePerturbationRelease(DpEvent):
-    """The exact minimiser of a GLM objective with a random linear term, density ∝ e^{−‖b‖/s}.
-
-    Args:
-        lipschitz: L, bound on one record's gradient |f'|‖x‖.
-        smoothness: β, bound on one record's curvature f''‖x‖².
-        regularisation: λ of ½λ‖θ‖².
-        noise_scale: s, where ‖b‖ ~ Gamma(d, s) and the direction is uniform.
-
-    Privacy: pure ε = L/s + log(1 + β/λ) under zero-out and add/remove, 2L/s + log(1 + β/λ) under
-        replace-one.
-
-    References:
-        privacy.md section 9; Chaudhuri, Monteleoni and Sarwate (2011), Theorem 9.
-    """
-
-    lipschitz: float = attr.ib(validator=_NONNEGATIVE)
-    smoothness: float = attr.ib(validator=_NONNEGATIVE)
-    regularisation: float = attr.ib(validator=_POSITIVE)
-    noise_scale: float = attr.ib(validator=_POSITIVE)
-
-
-def _number(value: float) -> str:
-    return f"{value:.6g}"
-
-
-def _minibatch_words(e: MinibatchBit) -> str:
-    noise = f", noise sd {_number(e.noise_sd)}" if e.noise_sd else ""
-    return (
-        f"mini-batch accept bit ({e.acceptance}{noise}), bound "
-        f"{_number(e.lipschitz * e.max_move)}, {_number(e.expected_batch)} draws expected of "
-        f"{e.num_records} records"
-    )
-
-
-def _objective_words(e: ObjectivePerturbationRelease) -> str:
-    output = f", output noise sd {_number(e.output_noise_sd)}" if e.output_noise_sd else ""
-    return f"objective perturbation, noise sd {_number(e.noise_sd)}{output}"
-
-
-WORDS: dict[type[DpEvent], Callable[..., str]] = {
-    BarkerBit: lambda e: f"Barker accept bit, bound {_number(e.log_ratio_bound)}",
-    NoisyBarkerBit: lambda e: (
-        f"noisy Barker accept bit, bound {_number(e.log_ratio_bound)}, noise sd "
-        f"{_number(e.noise_sd)}"
-    ),
-    PenaltyBit: lambda e: (
-        f"penalty accept bit, bound {_number(e.log_ratio_bound)}, noise sd {_number(e.noise_sd)}"
-    ),
-    DirectionalBarkerBit: lambda e: (
-        f"proposal and Barker bit, step size {_number(e.step_size)}, row norm {_number(e.row_norm)}"
-    ),
-    MultiCandidateBit: lambda e: f"choice among candidates, range {_number(e.log_ratio_range)}",
-    MinibatchBit: _minibatch_words,
-    PosteriorDraw: lambda e: (
-        f"exact posterior draw, log-likelihood range {_number(e.log_likelihood_range)}"
-    ),
-    LogConcaveDraw: lambda e: (
-        f"exact draw from a log-concave posterior, shift "
-        f"{_number(e.lipschitz / math.sqrt(e.strong_convexity))}"
-    ),
-    LangevinLastIterate: lambda e: (
-        f"last of {e.num_steps} full-batch Langevin steps of size {_number(e.step_size)}"
-    ),
-    OutputPerturbationRelease: lambda e: f"output perturbation, noise sd {_number(e.noise_sd)}",
-    ObjectivePerturbationRelease: _objective_words,
-    PureObjectivePerturbationRelease: lambda e: (
-        f"objective perturbation with pure ε, noise scale {_number(e.noise_scale)}"
-    ),
-    ZCDpEvent: lambda e: f"{_number(e.rho)}-zCDP",
-}

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from scipy.special import expit
 from scipy.stats import norm, poisson
 
 from numpyro_dp.accounting import Accountant, Budget, largest, privacy_curve
-from numpyro_dp.accounting.bounds import BatchBit, NoisyBarker, Penalty, Ranged
+from numpyro_dp.accounting.bits import BatchBit, NoisyBarker, Penalty, Ranged
 from numpyro_dp.accounting.events import (
     BarkerBit,
     ComposedDpEvent,
@@ -200,6 +201,109 @@ def test_directional_bit_agrees_with_quadrature():
 
     truth = quad(one, epsilon / scale, 10)[0]
     assert truth <= privacy_curve(DirectionalBarkerBit(0.2, 2.0)).delta(epsilon) <= truth * 1.02
+
+
+# Records in orthogonal directions: |Z| + |Z'| is more often large than 2|Z|.
+@pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
+def test_directional_bit_covers_records_in_any_two_directions(scale):
+    node, weight = np.polynomial.legendre.leggauss(200)
+    z, mass = 5 * (node + 1), 5 * weight * 2 * norm.pdf(5 * (node + 1))
+    curve = privacy_curve(DirectionalBarkerBit(scale, 1.0), "replace_one")
+    for epsilon in (0.0, 0.01, 0.5, 1.0):
+        for widths in (scale * np.add.outer(z, z), 2 * scale * z):
+            lost = np.expm1(np.minimum(epsilon - widths, 0) / 2) ** 2 / -np.expm1(-widths)
+            truth = mass @ lost if lost.ndim == 1 else mass @ lost @ mass
+            assert truth <= curve.delta(epsilon) <= max(1.3 * truth, 0.98)
+
+
+def interleaved(order, epsilon, loss=0.0):
+    """Return the best an adversary gains who picks every log ratio after all outcomes before it."""
+    if not order:
+        return max(0.0, 1 - math.exp(epsilon - loss))
+    best = 0.0
+    for p, q in order[0]:
+        one = p * interleaved(order[1:], epsilon, loss + math.log(p / q))
+        zero = (1 - p) * interleaved(order[1:], epsilon, loss + math.log((1 - p) / (1 - q)))
+        best = max(best, one + zero)
+    return best
+
+
+@pytest.mark.parametrize("width", [0.2, 2.0])
+@pytest.mark.parametrize("gaussian", [False, True])
+def test_blocks_cover_bits_that_take_turns_with_other_releases(width, gaussian):
+    ratios = [-width / 2 - 1, -width / 2, -width / 2 + 1]
+    barker = [(expit(x), expit(x + width)) for x in ratios]
+    barker += [pair[::-1] for pair in barker]
+    if gaussian:
+        # Of a Gaussian the adversary sees the sign.
+        other, event = [(norm.cdf(0.5), norm.cdf(-0.5))], GaussianDpEvent(1.0)
+    else:
+        other = [(penalty_chance(x, 1.0), penalty_chance(x + width, 1.0)) for x in ratios]
+        other, event = other + [pair[::-1] for pair in other], PenaltyBit(width, 1.0)
+    curve = privacy_curve(ComposedDpEvent([BarkerBit(width), event] * 2))
+    for epsilon in (0.0, width):
+        for order in ((barker, other) * 2, (other, barker) * 2):
+            assert 0 < interleaved(order, epsilon) <= curve.delta(epsilon) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        LogConcaveDraw(1.0, 4.0),
+        LangevinLastIterate(0.01, 20, 1.0, 1.0, 50.0),
+        SelfComposedDpEvent(OutputPerturbationRelease(1.0, 1.0, 0.01, 30.0), 2),
+    ],
+    ids=describe,
+)
+def test_sampling_is_stated_for_noisy_sums_alone(inner):
+    with pytest.raises(ValueError, match="Gaussian releases alone"):
+        privacy_curve(PoissonSampledDpEvent(0.1, inner), "replace_one")
+
+
+def test_constants_of_few_digits_are_computed_with_all():
+    fields = (0.3, 0.07, 25.3)
+    few = [np.float32(value) for value in fields]
+    same = [float(value) for value in few]
+    event = MinibatchBit(1000, *few, "barker")
+    assert all(type(value) is float for value in (event.lipschitz, event.expected_batch))
+    assert privacy_curve(event).epsilon(1e-6) == privacy_curve(
+        MinibatchBit(1000, *same, "barker")
+    ).epsilon(1e-6)
+
+
+# Each of these took minutes, or all memory, or a division by zero.
+@pytest.mark.parametrize(
+    "event",
+    [
+        BarkerBit(1e5),
+        PureObjectivePerturbationRelease(50.0, 1.0, 1.0, 1e-3),
+        PenaltyBit(100.0, 1e4),
+        PenaltyBit(30.0, 0.01),
+        NoisyBarkerBit(1.0, 1e4),
+        MinibatchBit(1000, 1.0, 0.02, 1e300, "barker"),
+        MinibatchBit(1000, 1.0, 0.02, 20.0 * (1 + 1e-8), "barker"),
+        ZCDpEvent(1e5),
+    ],
+    ids=describe,
+)
+def test_extreme_constants_have_an_answer(event):
+    curve = privacy_curve(ComposedDpEvent([SelfComposedDpEvent(event, 20), GaussianDpEvent(5.0)]))
+    epsilon = curve.epsilon(1e-6)
+    assert epsilon > privacy_curve(GaussianDpEvent(5.0)).epsilon(1e-6)
+    assert not math.isfinite(epsilon) or curve.delta(epsilon) <= 1e-6 * (1 + 1e-9)
+
+
+def test_absurd_mini_batches_are_refused():
+    with pytest.raises(ValueError, match="lower expected_batch"):
+        privacy_curve(MinibatchBit(1000, 1.0, 0.02, 1e9, "penalty", 1.0))
+
+
+@pytest.mark.parametrize("width", [1e-9, 1e-6, 1e-3, 0.99, 1.01, 30.0])
+def test_shift_of_a_bit_keeps_its_digits(width):
+    with mpmath.workdps(40):
+        half = mpmath.tanh(mpmath.mpf(width) / 4)
+        exact = 2 * mpmath.sqrt(2) * mpmath.erfinv(half)
+        assert 1 <= Ranged(width).shift / exact < 1 + 1e-10
 
 
 @names
