@@ -144,8 +144,10 @@ class FilteredCharge:
         units = jnp.floor(self.bound(points) / self.unit)
         within = possible & (units >= 0) & (units <= self.largest)
         limit = jnp.where(within, units, 0)
-        root = jnp.where(within, jnp.ceil(self.cost(limit)), 0).astype(jnp.int32)
-        paid, left = spend(left, self.per_step, root)
+        root = jnp.ceil(self.cost(limit))
+        # More than all that a chain ever has; past some point its square would wrap around.
+        within &= root <= 2 * COST_RANGE
+        paid, left = spend(left, self.per_step, jnp.where(within, root, 0).astype(jnp.int32))
         tried = within & paid
         return jnp.where(tried, limit, 0).astype(jnp.int32), tried, left
 
@@ -170,7 +172,7 @@ def spend(
 
     :param left: units, as :func:`allowance` has them.
     :param income: units to add.
-    :param root: below 2^21.
+    :param root: at most 2^21.
     :returns: whether the cost could be paid, and what is left.
     """
     added = allowance(income)

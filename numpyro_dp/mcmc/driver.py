@@ -311,8 +311,7 @@ class MCMC(numpyro.infer.MCMC):
     def _single_chain_mcmc(self, init, args, kwargs, collect_fields, remove_sites):
         rng_key, state, z = init
         bound = self.sampler
-        if state is None:
-            state = bound.init(rng_key, self.num_warmup, z)
+        state = bound.init(rng_key, self.num_warmup, z) if state is None else bound.resumed(state)
         if self._spread is not None:
             state = jax.device_put(state, self._spread)
         upper = self._collection_params["upper"]

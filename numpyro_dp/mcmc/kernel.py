@@ -129,6 +129,14 @@ class BoundKernel(MCMCKernel):
     def start(self, rng_key: Any, z: dict) -> Any:
         """State of one chain at the public position ``z``; touches no record."""
 
+    def resumed(self, state: Any) -> Any:
+        """The state from which a further run goes on.
+
+        Several runs may go on from one state, and each is charged for its own steps only: what a
+        state holds that was paid for once must not be carried over.
+        """
+        return state
+
     @abstractmethod
     def advance(self, key: Any, state: Any, records: list) -> Any:
         """One private step of one chain; ``i`` and ``rng_key`` are replaced by the caller."""

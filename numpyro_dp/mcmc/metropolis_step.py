@@ -42,7 +42,8 @@ class MetropolisState(NamedTuple):
     - **rng_key**: key of the proposals and decisions to come; zeroed in every state that outlives
       a run.
     - **allowance**: what a zCDP filter has left, in two limbs: a function of proposals and
-      positions. Zero where the charge is fixed in advance.
+      positions. Zero where the charge is fixed in advance, and where a further run begins: what
+      one run leaves, two runs must not spend.
     """
 
     i: Int[Array, "..."]
@@ -62,6 +63,9 @@ class BoundMetropolis(BoundKernel):
     def start(self, rng_key: Any, z: dict) -> MetropolisState:
         return MetropolisState(jnp.zeros((), jnp.int32), z, rng_key, self.plan.charge.start())
 
+    def resumed(self, state: MetropolisState) -> MetropolisState:
+        return state._replace(allowance=jnp.zeros_like(state.allowance))
+
     def advance(self, key: Any, state: MetropolisState, records: list) -> MetropolisState:
         step_key, move_key = random.split(key)
         step = self._decide if self.plan.settings.num_candidates == 1 else self._choose
@@ -74,17 +78,20 @@ class BoundMetropolis(BoundKernel):
         """One candidate, accepted or not."""
         walk_key, batch_key, accept_key = random.split(key, 3)
         position, unravel = ravel_pytree(state.z)
-        candidate = position + self.walk.draw(walk_key, state.i, position, 1)[0]
+        move = self.walk.draw(walk_key, state.i, position, 1)[0]
+        candidate = position + move
         there = unravel(candidate)
         prior = self.wall.log_prior(there) - self.wall.log_prior(state.z)
         possible = prior > -jnp.inf
         limit, tried, allowance = self.plan.charge.admit(
             state.allowance, [state.z, there], possible
         )
-        term = self._predictor_term if self.plan.settings.directional else self._term
-        total = self.plan.log_ratio.total(
-            batch_key, term(position, candidate, unravel), records, limit
+        term = (
+            self._predictor_term(position, move)
+            if self.plan.settings.directional
+            else self._term(position, candidate, unravel)
         )
+        total = self.plan.log_ratio.total(batch_key, term, records, limit)
         accepted = tried & self.plan.test.decide(accept_key, total, jnp.where(possible, prior, 0))
         return unravel(jnp.where(accepted, candidate, position)), allowance
 
@@ -124,15 +131,19 @@ class BoundMetropolis(BoundKernel):
 
         return term
 
-    def _predictor_term(self, position: Array, candidate: Array, unravel: Any) -> Any:
-        """The change of a convex loss of a projected row, within that of its predictor."""
+    def _predictor_term(self, position: Array, move: Array) -> Any:
+        """The change of a convex loss of a projected row, within that of its predictor.
+
+        The move is the normal vector as drawn. Far from the origin, positions are so coarse in
+        floating point that their difference is longer on average, and the charge is its average.
+        """
         glm = recognise(self.wall)
         loss, power = glm.loss(), self.plan.power
         row_norm = self.plan.settings.slope / power / loss.lipschitz
 
         def term(record: list) -> Float[Array, ""]:
             row = glm.clipped(record, row_norm)
-            shift = row.x @ (candidate - position)
+            shift = row.x @ move
             before = row.x @ position + row.offset
             change = loss.value(before, row) - loss.value(before + shift, row)
             most = jnp.abs(shift) * loss.lipschitz

@@ -8,7 +8,10 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_dp as ndp
+from numpyro_dp.mcmc.charges import COST_RANGE, allowance, spend
+from numpyro_dp.mcmc.metropolis_step import BoundMetropolis
 from numpyro_dp.model import PrivateModel
+from tests.models import logistic
 
 X = np.linspace(-1, 1, 24).reshape(12, 2).astype(np.float32)
 Y = np.arange(12) % 2
@@ -76,3 +79,67 @@ def test_a_model_without_a_derivative_is_still_split():
             numpyro.sample("y", dist.Normal(grown, 1), obs=y)
 
     assert PrivateModel(model, (X[:, 0],)).latents == ("rate",)
+
+
+def filtered(rho, record_bound, **arguments):
+    return ndp.DPFastMH(logistic, step_size=0.1, record_bound=record_bound, rho=rho, **arguments)
+
+
+def left_of(state):
+    return (int(state.allowance[0]) << 24) + int(state.allowance[1])
+
+
+def test_what_a_run_leaves_is_not_spent_by_every_run_that_goes_on_from_it():
+    """Runs after one warm-up are charged for their own steps: they may spend no more than that."""
+    kernel = filtered(0.1, lambda here, there: 0.002)
+    mcmc = ndp.MCMC(kernel, num_warmup=200, num_samples=4, progress_bar=False)
+    mcmc.warmup(jax.random.key(0), X, Y)
+    for _ in range(2):
+        mcmc.run(jax.random.key(1), X, Y)
+        filter_ = kernel.bind(
+            PrivateModel(logistic, (X, Y)),
+            num_steps=204,
+            relation="zero_out",
+            delta=kernel.delta,
+        ).plan.charge
+        assert 0 < left_of(mcmc.last_state) <= 4 * filter_.per_step
+        charged = mcmc._charges[-1][1].events[0].rho
+        assert left_of(mcmc.last_state) * filter_.rho_unit <= charged
+
+
+def test_a_cost_past_all_allowances_is_refused_and_does_not_wrap_around():
+    """At a tiny total, a wide mini-batch move would cost a 33-bit number of units squared."""
+    bound = filtered(1e-8, lambda here, there: 0.4, batch_size=12).bind(
+        PrivateModel(logistic, (X, Y)), num_steps=10, relation="zero_out", delta=1e-5
+    )
+    charge = bound.plan.charge
+    here = {"w": jnp.zeros(2)}
+    limit, tried, left = charge.admit(charge.start(), [here, here], jnp.asarray(True))
+    assert float(charge.cost(jnp.float32(0.4 / charge.unit))) > 46_341 << 12
+    assert not bool(tried)
+    assert int(limit) == 0
+    assert int(left[0]) < COST_RANGE**2 >> 24
+    assert not bool(spend(allowance(4 * COST_RANGE**2 - 1), 0, jnp.int32(2 * COST_RANGE))[0])
+
+
+def test_far_from_the_origin_a_direction_averaged_record_sees_the_move_as_drawn(monkeypatch):
+    """Positions near 1e5 are 0.008 apart: their differences are longer than moves of 0.0045.
+
+    On average by 11 %, where the charge leaves room for 0.5 %.
+    """
+    bound = ndp.DPFastMH(logistic, step_size=0.0045, lipschitz=1.0).bind(
+        PrivateModel(logistic, (X, Y)), num_steps=10, relation="zero_out", delta=1e-5
+    )
+    seen = []
+
+    def overheard(self, position, move):
+        seen.append((position, move))
+        return lambda record: jnp.zeros(())
+
+    monkeypatch.setattr(BoundMetropolis, "_predictor_term", overheard)
+    state = bound.start(jax.random.key(0), {"w": jnp.full(2, 1e5, jnp.float32)})
+    bound._decide(jax.random.key(1), state, [jnp.asarray(X), jnp.asarray(Y)])
+    ((position, move),) = seen
+    drawn = bound.walk.draw(jax.random.split(jax.random.key(1), 3)[0], state.i, position, 1)[0]
+    np.testing.assert_array_equal(move, drawn)
+    assert np.any(np.asarray((position + drawn) - position) != np.asarray(drawn))
