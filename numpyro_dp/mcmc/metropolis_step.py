@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import random
+from jax import lax, random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
@@ -143,7 +143,8 @@ class BoundMetropolis(BoundKernel):
 
         def term(record: list) -> Float[Array, ""]:
             row = glm.clipped(record, row_norm)
-            shift = row.x @ move
+            # Accelerators multiply matrices with 10-bit mantissas unless told otherwise.
+            shift = jnp.matmul(row.x, move, precision=lax.Precision.HIGHEST)
             before = row.x @ position + row.offset
             change = loss.value(before, row) - loss.value(before + shift, row)
             most = jnp.abs(shift) * loss.lipschitz
