@@ -224,7 +224,8 @@ def require_own_gradient(term: Pruned, layout: Layout, num_records: int, values:
 
         return jax.grad(at, argnums=tuple(range(count)))(*inputs[:count])
 
-    structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in term.jaxpr.invars]
+    avals: list[Any] = [variable.aval for variable in term.jaxpr.invars]
+    structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     try:
         program = trace_program(gradient, *structs)
     except Exception:
