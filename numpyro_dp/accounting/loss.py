@@ -229,11 +229,12 @@ def _composed(composition: Composition) -> tuple[PrivacyLossDistribution, ...]:
 
 def _all_lost(pieces: Pieces) -> bool:
     """Return whether so much of the loss lies beyond every grid that no δ is left to bound."""
-    beyond = (
-        count * max(float(row[-1]) for row in profile.deltas(np.array([profile.largest])))
-        for profile, count in pieces
-    )
-    return math.fsum(beyond) >= 1
+    total = 0.0
+    for profile, count in pieces:
+        # δ falls in ε; far out its computed values may rise by rounding.
+        points = np.linspace(0.0, profile.largest, 65)
+        total += count * max(float(row.min()) for row in profile.deltas(points))
+    return total >= 1
 
 
 def _own_pieces(composition: Composition) -> Pieces | None:

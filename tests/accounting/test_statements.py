@@ -293,6 +293,14 @@ def test_extreme_constants_have_an_answer(event):
     assert not math.isfinite(epsilon) or curve.delta(epsilon) <= 1e-6 * (1 + 1e-9)
 
 
+def test_wide_noisy_batches_are_resolved():
+    # Records drawn once in ten steps, each draw worth 2.3 standard deviations of the noise.
+    event = MinibatchBit(1000, 1.0, 0.05, 100.0, "penalty", 0.3)
+    drawn = 1 - math.exp(-0.1)
+    shift = math.log(2) / 0.3
+    assert drawn * gaussian_delta(0.0, shift) <= privacy_curve(event).delta(0.0) < drawn
+
+
 def test_absurd_mini_batches_are_refused():
     with pytest.raises(ValueError, match="lower expected_batch"):
         privacy_curve(MinibatchBit(1000, 1.0, 0.02, 1e9, "penalty", 1.0))
