@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpyro_dp.mcmc import MCMC as MCMC
     from numpyro_dp.mcmc import OPS as OPS
     from numpyro_dp.mcmc import BoundedLikelihood as BoundedLikelihood
+    from numpyro_dp.mcmc import ClippingRate as ClippingRate
     from numpyro_dp.mcmc import DPBarkerMH as DPBarkerMH
     from numpyro_dp.mcmc import DPFastMH as DPFastMH
     from numpyro_dp.mcmc import DPPenaltyMH as DPPenaltyMH
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from numpyro_dp.mcmc import Rejection as Rejection
     from numpyro_dp.mcmc import StronglyLogConcave as StronglyLogConcave
     from numpyro_dp.mcmc import UncheckedNUTS as UncheckedNUTS
+    from numpyro_dp.mcmc import clipping_rate as clipping_rate
     from numpyro_dp.records import public as public
     from numpyro_dp.svi import DPSVI as DPSVI
     from numpyro_dp.svi import CentredInputs as CentredInputs
@@ -64,6 +66,7 @@ _HOME = {
     "DPFastMH": "mcmc",
     "DPPenaltyMH": "mcmc",
     "CentredInputs": "svi",
+    "ClippingRate": "mcmc",
     "DPSGFS": "mcmc",
     "DPSGHMC": "mcmc",
     "DPSGLD": "mcmc",
@@ -89,6 +92,7 @@ _HOME = {
     "UnsupportedModelError": "errors",
     "audit": "diagnostics",
     "calibrate": "accounting",
+    "clipping_rate": "mcmc",
     "events": "accounting",
     "from_numpyro": "diagnostics",
     "plan": "diagnostics.plan",

@@ -1,7 +1,9 @@
 """Private kernels and the driver that runs them."""
 
+from numpyro_dp.mcmc.clipping import ClippingRate, clipping_rate
 from numpyro_dp.mcmc.driver import MCMC
-from numpyro_dp.mcmc.metropolis import DPBarkerMH, DPFastMH, DPPenaltyMH
+from numpyro_dp.mcmc.metropolis import DPFastMH
+from numpyro_dp.mcmc.metropolis_presets import DPBarkerMH, DPPenaltyMH
 from numpyro_dp.mcmc.metropolis_step import MetropolisState
 from numpyro_dp.mcmc.posterior.bounded import Grid
 from numpyro_dp.mcmc.posterior.conditional import UncheckedNUTS
@@ -23,6 +25,7 @@ __all__ = [
     "MCMC",
     "OPS",
     "BoundedLikelihood",
+    "ClippingRate",
     "DPBarkerMH",
     "DPFastMH",
     "DPPenaltyMH",
@@ -39,4 +42,5 @@ __all__ = [
     "SGNHTState",
     "StronglyLogConcave",
     "UncheckedNUTS",
+    "clipping_rate",
 ]

@@ -17,7 +17,7 @@ from jaxtyping import Array, Int32, Key
 from numpyro_dp.mechanisms import alias
 from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
 from numpyro_dp.mechanisms.random import word_pairs
-from numpyro_dp.mechanisms.subsample import _rounded as nearest_weights
+from numpyro_dp.mechanisms.subsample import nearest_weights
 
 __all__ = ["TABLE_TV", "exponential", "logistic", "threshold_table"]
 

@@ -25,7 +25,7 @@ from numpyro_dp.mechanisms.accept_sum import RecordTerm, as_integers
 from numpyro_dp.mechanisms.blocks import block
 from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
 from numpyro_dp.mechanisms.random import word_pairs
-from numpyro_dp.mechanisms.subsample import _rounded as nearest_weights
+from numpyro_dp.mechanisms.subsample import nearest_weights
 from numpyro_dp.mechanisms.words import Word64, scaled
 
 __all__ = ["PoissonBatch", "weight_bound"]

@@ -17,7 +17,7 @@ from scipy.stats import binom
 
 from numpyro_dp.mechanisms import alias
 
-__all__ = ["GapTables", "PoissonSampler", "gap_tables"]
+__all__ = ["GapTables", "PoissonSampler", "gap_tables", "nearest_weights"]
 
 _BITS = 192
 _TABLE_BITS = 14
@@ -53,8 +53,12 @@ def _geometric(ratio: int, columns: int) -> list[int]:
     return [*law, left]
 
 
-def _rounded(law: list[int]) -> tuple[list[int], float]:
-    """Weights out of 2^63 nearest to ``law`` (over its total), and their total variation to it."""
+def nearest_weights(law: list[int]) -> tuple[list[int], float]:
+    """Weights out of 2^63 nearest to a law, and their total variation to it.
+
+    Args:
+        law: non-negative integers, the law times their sum.
+    """
     total = sum(law)
     weights = [(2 * (p << alias.TOTAL_BITS) + total) // (2 * total) for p in law]
     # The largest weight can bear the correction; the last one may be zero.
@@ -76,13 +80,13 @@ def gap_tables(sampling_rate: float) -> GapTables:
     bits = max(2, math.ceil(math.log2(_SKIP_ODDS / sampling_rate)))
     if bits <= _TABLE_BITS:
         law = _geometric(ratio, 1 << bits)
-        weights, tv = _rounded(law)
+        weights, tv = nearest_weights(law)
         return GapTables(alias.build(weights), None, (1 << bits) - 1, law[-1] / one, tv)
     bits = min(-(-bits // 2), _TABLE_BITS)
     *low_law, rest = _geometric(ratio, (1 << bits) + 1)
     high_law = _geometric(rest, 1 << bits)
-    low_weights, low_tv = _rounded(low_law)
-    high_weights, high_tv = _rounded(high_law)
+    low_weights, low_tv = nearest_weights(low_law)
+    high_weights, high_tv = nearest_weights(high_law)
     return GapTables(
         alias.build(high_weights),
         alias.build(low_weights),

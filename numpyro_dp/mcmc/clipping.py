@@ -1,0 +1,350 @@
+"""How often a Metropolis kernel cuts records to their bound: one noisy, charged count."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax, random
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.glm import recognise
+from numpyro_dp.mcmc.charges import FilteredCharge
+from numpyro_dp.mcmc.driver import MCMC
+from numpyro_dp.mcmc.metropolis import DPFastMH
+from numpyro_dp.mcmc.metropolis_step import BoundMetropolis
+from numpyro_dp.mcmc.progress import steps_behind
+from numpyro_dp.mechanisms import PrivateSum, arguments, os_key
+from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, as_typed_keys, is_traced, seeded_key
+from numpyro_dp.mechanisms.planning import planned_sum
+from numpyro_dp.mechanisms.wording import arithmetic
+from numpyro_dp.model import PrivateModel, private_model
+
+__all__ = ["ClippingRate", "clipping_rate"]
+
+# A bound that holds with equality is not exceeded by what float32 makes of it.
+_SLACK = 1e-3
+_ROUNDINGS = 8
+
+
+class ClippingRate(NamedTuple):
+    """How often records are cut to their bound.
+
+    - **rate**: estimated share of cut terms, in [0, 1]: mean over records and moves.
+    - **noise_sd**: standard deviation of the privacy noise in ``rate``.
+    - **num_moves**: proposed moves that were looked at.
+    - **privacy**: the :class:`~numpyro_dp.PrivacyReport` of this one number.
+    """
+
+    rate: float
+    noise_sd: float
+    num_moves: int
+    privacy: PrivacyReport
+
+
+class _Moves(NamedTuple):
+    """Points of each move, the first one the position; the bound in nats; whether it is tried."""
+
+    points: dict[str, Float[Array, "moves points ..."]]
+    bound: Float[Array, " moves"]
+    tried: Bool[Array, " moves"]
+
+
+def clipping_rate(
+    rng_key: Any,
+    mcmc: MCMC,
+    *args: Any,
+    privacy: Budget | None = None,
+    noise_multiplier: float | None = None,
+    positions: dict | None = None,
+    num_moves: int = 64,
+    accountant: Accountant | None = None,
+    secure: bool = True,
+    **kwargs: Any,
+) -> ClippingRate:
+    """The share of records' terms that a Metropolis kernel cuts to its bound, privately.
+
+    A bound that is never active leaves the target exact; where it is active the target is biased.
+    The share at positions that the chain has released says which of the two a run is in. With the
+    direction-averaged charge it is the share of rows that are projected. A term that is no number
+    counts as cut.
+
+    :param rng_key: a JAX key for the proposed moves; with ``secure=True`` the noise has its own.
+    :param mcmc: a run of :class:`~numpyro_dp.DPFastMH` (or a preset).
+    :param args: the run's model arguments.
+    :param privacy: :class:`~numpyro_dp.Budget` of this count; or
+    :param noise_multiplier: standard deviation of the noise on the count, in units of ½.
+    :param positions: released unconstrained positions, by site, one row each, such as
+        ``mcmc.get_extra_fields()["z.w"]``; by default where each chain ended.
+    :param num_moves: moves proposed, spread evenly over the positions. Those that the prior
+        excludes, or that no filter would ever pay for, are left out.
+    :param accountant: the ledger that must agree; by default the kernel's, else one of its own.
+    :param secure: as in :class:`~numpyro_dp.MCMC`.
+    :param kwargs: the run's keyword arguments.
+    :returns: the share, its noise and its privacy statement.
+    :raises BudgetExceededError: the accountant refuses; nothing was charged.
+    :raises RuntimeError: nothing has run yet.
+    :raises UnsupportedModelError: the number of records is private.
+    :raises ValueError: an argument is out of range, the kernel has no bound or another mechanism,
+        or no move would be tried.
+
+    **Privacy.** Released: one count. A record adds the share of moves at which it is cut, less ½:
+    a number in [-½, ½] that depends on this record, released positions and data-free moves alone.
+    Sensitivity of the sum ½ under zero-out, where a null record adds 0, and 1 under replace-one;
+    event ``Gaussian(noise_multiplier)`` on the integer lattice and the total variation of its
+    table, charged before a record is read. The standard deviation of the share is
+    ``noise_multiplier / 2N``. Under add/remove, where N is private, it is refused.
+
+    **References.** The Gaussian mechanism; privacy.md section 2 for the centred count, section 5
+    for the bias of cut terms.
+
+    **Example**::
+
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import numpyro_dp as ndp
+        >>> def model(x):
+        ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
+        ...     with numpyro.plate("people", x.shape[0]):
+        ...         numpyro.sample("x", dist.Normal(mu, 1), obs=x)
+        >>> kernel = ndp.DPFastMH(model, step_size=0.1, lipschitz=2.0, max_move=0.1)
+        >>> mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=5, progress_bar=False)
+        >>> x = jnp.where(jnp.arange(2000) < 500, 30.0, 0.0)
+        >>> mcmc.run(jax.random.key(0), x)
+        >>> found = ndp.clipping_rate(jax.random.key(1), mcmc, x, privacy=ndp.Budget(1.0, 1e-6))
+        >>> bool(0.1 < found.rate < 0.3), bool(found.privacy.epsilon <= 1)
+        (True, True)
+    """
+    if is_traced(rng_key, args, kwargs, positions):
+        raise ValueError(
+            "clipping_rate was called inside a JAX transformation: it would be charged once and "
+            "could be executed many times"
+        )
+    arguments.check_noise(privacy, noise_multiplier)
+    if noise_multiplier is not None:
+        _validate.positive("noise_multiplier", noise_multiplier)
+    num_moves = _validate.positive_int("num_moves", num_moves)
+    key = as_typed_keys(rng_key, 1)
+    kernel = _checked_kernel(mcmc)
+    ledger = _checked_ledger(kernel, accountant)
+    delta = ledger.stated_delta if privacy is None else privacy.delta
+    wall = private_model(kernel.user_model, args, kwargs, data_plate=kernel.data_plate)
+    bound = _bound_as_run(mcmc, kernel, wall)
+    moves = _proposed(bound, mcmc, key, positions, num_moves)
+    records = tuple(wall.records(args, kwargs))
+    mechanism = planned_sum(
+        num_records=wall.num_records,
+        dim=1,
+        sampling_rate=1.0,
+        clip_norm=0.5,
+        num_steps=1,
+        delta=delta,
+        relation=ledger.relation,
+        noise=privacy if privacy is not None else noise_multiplier,
+    )
+    event = mechanism.event(1)
+    condition = None if secure else INSECURE
+    ledger.charge(event, label="clipping_rate", condition=condition)
+    noise_key = os_key() if secure else seeded_key(random.fold_in(key, 1))
+    centred = float(_centred_share(mechanism, bound, noise_key, moves, records))
+    return ClippingRate(
+        # Cutting to what a share can be is post-processing.
+        rate=min(max(centred + 0.5, 0.0), 1.0),
+        noise_sd=mechanism.noise_multiplier * mechanism.clip_norm / wall.num_records,
+        num_moves=int(jnp.sum(moves.tried)),
+        privacy=_report(mechanism, wall, event, ledger, delta, secure),
+    )
+
+
+def _checked_kernel(mcmc: Any) -> DPFastMH:
+    if not isinstance(mcmc, MCMC):
+        raise ValueError(f"clipping_rate looks at a numpyro_dp.MCMC, not {type(mcmc).__name__}")
+    kernel = mcmc.sampler
+    if not isinstance(kernel, DPFastMH):
+        raise ValueError(
+            f"clipping_rate looks at Metropolis kernels such as DPFastMH, not "
+            f"{type(kernel).__name__}"
+        )
+    if mcmc.last_state is None:
+        raise RuntimeError("nothing has run yet: call run() before asking how often it cut")
+    return kernel
+
+
+def _checked_ledger(kernel: DPFastMH, accountant: Accountant | None) -> Accountant:
+    ledger = accountant if accountant is not None else kernel.accountant
+    ledger = Accountant() if ledger is None else ledger
+    if not isinstance(ledger, Accountant):
+        raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {ledger!r}")
+    if ledger.relation != kernel.relation:
+        raise ValueError(
+            f"the accountant's relation is {ledger.relation!r} and the run's "
+            f"{kernel.relation!r}: charge the ledger of the run, since guarantees under two "
+            "relations do not compose"
+        )
+    if ledger.relation == "add_remove":
+        raise UnsupportedModelError(
+            "the share of cut records divides by their number, which is private under add_remove: "
+            "use zero_out or replace_one"
+        )
+    return ledger
+
+
+def _bound_as_run(mcmc: MCMC, kernel: DPFastMH, wall: PrivateModel) -> BoundMetropolis:
+    """The kernel with the power and bounds that the run had."""
+    draws = mcmc.num_warmup + mcmc.num_samples
+    bound = kernel.bind(
+        wall,
+        num_steps=draws * kernel.steps_per_sample * mcmc.num_chains,
+        relation=kernel.relation,
+        delta=kernel.delta,
+        num_chains=mcmc.num_chains,
+    )
+    if not bound.plan.settings.private:
+        raise ValueError(
+            "this kernel's bound or noise is switched off, and nothing is cut: give it a finite "
+            "lipschitz= (or record_bound=) and noise"
+        )
+    return bound
+
+
+def _proposed(
+    bound: BoundMetropolis, mcmc: MCMC, key: Any, positions: dict | None, num_moves: int
+) -> _Moves:
+    ends = mcmc.last_state.z
+    if mcmc.num_chains == 1:
+        ends = jax.tree.map(lambda end: end[None], ends)
+    rows = ends if positions is None else _checked_positions(positions, ends)
+    count = next(iter(rows.values())).shape[0]
+    chosen = np.linspace(0, count - 1, num_moves).round().astype(int)
+    start = {site: jnp.asarray(rows[site][chosen], ends[site].dtype) for site in ends}
+    moves = _moves(bound, key, jnp.int32(steps_behind(mcmc.last_state)), start)
+    if not bool(jnp.any(moves.tried)):
+        raise ValueError(
+            "the prior or the filter excludes every move that was proposed, so that none would "
+            "look at a record: give positions= further inside, or more num_moves="
+        )
+    return moves
+
+
+def _checked_positions(positions: dict, ends: dict) -> dict:
+    rows = {site: np.asarray(row) for site, row in positions.items()}
+    expected = {site: end.shape[1:] for site, end in ends.items()}
+    counts = {row.shape[:1] for row in rows.values()}
+    if {site: row.shape[1:] for site, row in rows.items()} != expected or (
+        len(counts) != 1 or counts <= {(0,), ()}
+    ):
+        raise ValueError(
+            "positions must hold every unconstrained latent with one row for each position, and "
+            f"as many rows for all; the shapes of one row are {expected}"
+        )
+    return rows
+
+
+@partial(jax.jit, static_argnums=0)
+def _moves(bound: BoundMetropolis, key: Any, step: Any, start: dict) -> _Moves:
+    """Proposals and bounds, as the kernel makes them; no record is near."""
+    settings, charge = bound.plan.settings, bound.plan.charge
+    candidates = settings.num_candidates
+
+    def one(key: Any, z: dict) -> tuple[dict, Array, Array]:
+        position, unravel = ravel_pytree(z)
+        centre_key, walk_key = random.split(key)
+        centre = position
+        if candidates > 1:
+            centre = position + bound.walk.draw(centre_key, step, position, 1)[0]
+        points = centre + bound.walk.draw(walk_key, step, position, candidates)
+        prior = jax.vmap(lambda point: bound.wall.log_prior(unravel(point)))(points)
+        allowed = prior > -jnp.inf
+        tried = jnp.any(allowed)
+        points = jnp.concatenate([position[None], points])
+        if isinstance(charge, FilteredCharge):
+            nats = charge.bound([unravel(point) for point in points])
+            tried &= (nats >= 0) & (nats <= charge.largest * charge.unit)
+        else:
+            nats = jnp.asarray(_fixed_bound(bound))
+        # What the prior excludes is no place to ask a record about.
+        kept = jnp.concatenate([jnp.ones(1, bool), allowed])
+        return jax.vmap(unravel)(jnp.where(kept[:, None], points, position)), nats, tried
+
+    keys = random.split(key, jax.tree.leaves(start)[0].shape[0])
+    return _Moves(*jax.vmap(one)(keys, start))
+
+
+def _fixed_bound(bound: BoundMetropolis) -> float:
+    """Bound of every step in nats; for rows that are projected, on their norm."""
+    settings = bound.plan.settings
+    if settings.directional:
+        return settings.slope / bound.plan.power / recognise(bound.wall).loss().lipschitz
+    return settings.bound * (2 if settings.num_candidates > 1 else 1)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _centred_share(
+    mechanism: PrivateSum, bound: BoundMetropolis, key: Any, moves: _Moves, records: tuple
+) -> Float[Array, ""]:
+    """The noisy sum over records of the share of moves that cut them, less ½; over N."""
+    wall, power = bound.wall, bound.plan.power
+
+    def cut(move: _Moves, record: list[Array]) -> Bool[Array, ""]:
+        terms = power * jax.vmap(wall.record_log_likelihood, (0, None))(move.points, record)
+        rounding = _ROUNDINGS * jnp.finfo(terms.dtype).eps * jnp.max(jnp.abs(terms))
+        within = jnp.max(terms) - jnp.min(terms) <= move.bound * (1 + _SLACK) + rounding
+        return move.tried & ~within
+
+    def centred(record: list[Array]) -> Float[Array, " one"]:
+        if bound.plan.settings.directional:
+            return _projected(bound, record)[None] - 0.5
+        # One move after another: side by side they would hold all records many times over.
+        cuts = lax.map(lambda move: cut(move, record), moves)
+        return jnp.sum(cuts)[None] / jnp.sum(moves.tried) - 0.5
+
+    return mechanism.release(key, centred, list(records))[0] / mechanism.num_records
+
+
+def _projected(bound: BoundMetropolis, record: list[Array]) -> Bool[Array, ""]:
+    """Whether a record's row is longer than the kernel lets it be."""
+    row = recognise(bound.wall).row(record)
+    return ~(jnp.linalg.norm(row.x) <= _fixed_bound(bound) * (1 + _SLACK))
+
+
+def _report(
+    mechanism: PrivateSum,
+    wall: PrivateModel,
+    event: Any,
+    ledger: Accountant,
+    delta: float,
+    secure: bool,
+) -> PrivacyReport:
+    return PrivacyReport.build(
+        entries=[("clipping_rate", event)],
+        relation=ledger.relation,
+        delta=delta,
+        unit=f"one slice of plate '{wall.plate}'",
+        num_records=mechanism.num_records,
+        mechanism="Gaussian mechanism on a count of records cut to their bound",
+        sampler="every record",
+        sampling_rate=1.0,
+        clip_norm=mechanism.clip_norm,
+        noise_multiplier=mechanism.noise_multiplier,
+        steps=1,
+        warmup_steps=0,
+        num_chains=1,
+        overflow_delta=mechanism.tv_per_step,
+        released=("the noisy share of cut terms",),
+        assumed_public=(
+            f"the number of records ({mechanism.num_records})",
+            "the positions, which were released before, and the moves proposed from them",
+            "the model, its priors and every option of the kernel",
+            *(f"argument {name}" for name in wall.public_inputs),
+        ),
+        conditions=() if secure else (INSECURE,),
+        randomness=RANDOMNESS[secure],
+        arithmetic=arithmetic(mechanism),
+        accountant=ledger,
+    )
