@@ -155,7 +155,7 @@ class FileLedger:
         if not self.path.exists():
             self._create(budget, relation)
         self._check_header()
-        with self._connection("ro") as connection:
+        with self._reading() as connection:
             self._check_schema(connection)
             self.budget, self.relation = self._read_terms(connection)
             self._read(connection)
@@ -170,7 +170,7 @@ class FileLedger:
     def entries(self) -> tuple[Entry, ...]:
         """Return all entries, read afresh from the file."""
         self._check_header()
-        with self._connection("ro") as connection:
+        with self._reading() as connection:
             return self._read(connection)[0]
 
     def append(self, label: str, event: DpEvent, condition: str | None, admit: Admit) -> bool:
@@ -251,6 +251,26 @@ class FileLedger:
             )
 
     @contextmanager
+    def _reading(self) -> Generator[sqlite3.Connection]:
+        """A connection that reads, also where nothing may be written beside the file."""
+        folder, log = self.path.parent, self.path.with_name(f"{self.path.name}-wal")
+        effective = os.access in os.supports_effective_ids
+        if os.access(folder, os.W_OK, effective_ids=effective) or log.exists():
+            with self._connection("ro") as connection:
+                yield connection
+            return
+        # SQLite would make its shared index there. Without a writer's log all is in the file.
+        before = self.path.stat()
+        with self._connection("ro&immutable=1") as connection:
+            yield connection
+        after = self.path.stat()
+        if log.exists() or (before.st_mtime_ns, before.st_size) != (
+            after.st_mtime_ns,
+            after.st_size,
+        ):
+            raise LedgerError(f"{self.path} was written to while it was read: read it again")
+
+    @contextmanager
     def _connection(self, mode: str, path: Path | None = None) -> Generator[sqlite3.Connection]:
         target = path or self.path
         try:
@@ -266,8 +286,9 @@ class FileLedger:
                 connection.close()
         except sqlite3.Error as error:
             raise LedgerError(
-                f"the ledger {target} could not be used ({error}); release nothing. If the file "
-                "is damaged, restore it from a backup"
+                f"the ledger {target} could not be used ({error}); release nothing. Where others "
+                "write to it, its folder must be writable; if the file is damaged, restore it from "
+                "a backup"
             ) from error
 
     def _check_schema(self, connection: sqlite3.Connection) -> None:

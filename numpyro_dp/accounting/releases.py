@@ -42,7 +42,7 @@ class ObjectivePerturbationRelease(DpEvent):
     """The minimiser of a GLM objective with a random linear term b ~ N(0, σ²I).
 
     Args:
-        lipschitz: L, bound on one record's gradient |f'|‖x‖.
+        lipschitz: L, bound on one record's gradient ``|f'|‖x‖``.
         smoothness: β, bound on one record's curvature f''‖x‖².
         regularisation: λ of ½λ‖θ‖².
         noise_sd: σ, standard deviation of b.
@@ -79,7 +79,7 @@ class PureObjectivePerturbationRelease(DpEvent):
     """The exact minimiser of a GLM objective with a random linear term, density ∝ e^{−‖b‖/s}.
 
     Args:
-        lipschitz: L, bound on one record's gradient |f'|‖x‖.
+        lipschitz: L, bound on one record's gradient ``|f'|‖x‖``.
         smoothness: β, bound on one record's curvature f''‖x‖².
         regularisation: λ of ½λ‖θ‖².
         noise_scale: s, where ‖b‖ ~ Gamma(d, s) and the direction is uniform.

@@ -89,9 +89,9 @@ class DirectionalBarkerBit(DpEvent):
     Args:
         step_size: s, where the proposal moves by N(0, s²P), P public.
         row_norm: R, bound on ‖P^½x‖ over every possible row x; each record's loss is 1-Lipschitz
-            in x·θ, and its term of the log ratio is clipped to |x·(θ' − θ)|.
+            in x·θ, and its term of the log ratio is clipped to ``|x·(θ' − θ)|``.
 
-    Privacy: averaged over the direction of the proposal, the bound on a record's term is sR|Z|
+    Privacy: averaged over the direction of the proposal, the bound on a record's term is ``sR|Z|``
         with Z standard normal.
 
     References:
@@ -180,7 +180,7 @@ class PosteriorDraw(DpEvent):
     Args:
         log_likelihood_range: η, bound on sup − inf over the parameters of one record's
             contribution to the log density, likelihood power included: τ(b − a) for
-            likelihoods in [a, b], that is 2τB for |log p| ≤ B and τB for log p in [−B, 0].
+            likelihoods in [a, b], that is 2τB for ``|log p| ≤ B`` and τB for log p in [−B, 0].
 
     Privacy: bounded range η under zero-out and add/remove, 2η under replace-one. The draw must be
         exact; a proved total variation distance goes into a ``TotalVariation`` beside it.
@@ -226,7 +226,7 @@ class LangevinLastIterate(DpEvent):
         smoothness: M of F for every data set.
 
     Privacy: a Gaussian of shift √(h/2)·G·√[(1 − cᵀ)/(1 + cᵀ)·(1 + c)/(1 − c)], c the contraction
-        max(|1 − hm|, |1 − hM|); 2G under replace-one. With c = 1 the shift is G√(hT/2), that of
+        ``max(|1 − hm|, |1 − hM|)``; 2G under replace-one. With c = 1 the shift is G√(hT/2), that of
         releasing every state. Gradients must be neither clipped nor batched. Under add/remove m
         and M come from a public bound on the number of records.
 

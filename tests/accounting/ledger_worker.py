@@ -50,17 +50,24 @@ def charge_for_ever(path, log):
         os.write(handle, b"x")
 
 
+def _size(log):
+    return os.path.getsize(log) if os.path.exists(log) else 0
+
+
 def kill(path, log, rounds, seed):
     random.seed(seed)
-    for _ in range(rounds):
+    for number in range(rounds):
+        before = _size(log)
         child = os.fork()
         if child == 0:
             charge_for_ever(path, log)
-        time.sleep(random.uniform(0.01, 0.12))
+        # Every other child lives until a charge has returned, however busy the machine is.
+        while number % 2 and _size(log) == before:
+            time.sleep(0.001)
+        time.sleep(random.uniform(0.0, 0.1))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        noted = os.path.getsize(log) if os.path.exists(log) else 0
-        print(len(Accountant(path=path).entries), noted)
+        print(len(Accountant(path=path).entries), _size(log))
 
 
 if __name__ == "__main__":
