@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 import threading
 import warnings
 from collections.abc import Callable
@@ -12,32 +10,30 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 import numpyro.infer
-import tqdm.auto
 from jax import random
-from jax.flatten_util import ravel_pytree
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.svi import SVIState
-from numpyro.optim import Minimize
 
 from numpyro_dp import _validate
 from numpyro_dp._guide import made_up_arguments, prepare
-from numpyro_dp._prune import prune, trace_program
-from numpyro_dp.accounting import DEFAULT_DELTA, Accountant, Budget, PrivacyReport, rounded_up
+from numpyro_dp.accounting import DEFAULT_DELTA, Accountant, Budget, PrivacyReport
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.mechanisms import arguments, os_key, scrubbed
+from numpyro_dp.mechanisms import os_key, scrubbed
 from numpyro_dp.mechanisms.keys import INSECURE, as_typed_keys, is_traced, seeded_key
+from numpyro_dp.svi.checks import check_loss, check_optimiser, require_blind, usable_key
 from numpyro_dp.svi.curvature import CurvatureRelease, scale_names, takes_curvature
 from numpyro_dp.svi.fit import Carry, Fit, run_steps
-from numpyro_dp.svi.plan import Plan, epsilon_table, planned
+from numpyro_dp.svi.plan import Plan
+from numpyro_dp.svi.progress import bar
 from numpyro_dp.svi.report import GIVEN_PARAMS, GIVEN_STATE, build_report, resolution_notes
 from numpyro_dp.svi.result import DPSVIRunResult
+from numpyro_dp.svi.settings import Settings
 from numpyro_dp.variational import Outline, VariationalModel, outline, variational_model
 
 __all__ = ["DPSVI"]
 
 _BAR_UPDATES, _PIECES = 50, 10
-_CURVATURE_SHARE = 0.1
 
 
 class DPSVI(numpyro.infer.SVI):
@@ -143,32 +139,27 @@ class DPSVI(numpyro.infer.SVI):
         secure: bool = True,
         **static_kwargs: Any,
     ) -> None:
-        arguments.check_noise(privacy, noise_multiplier)
-        arguments.check_batches(batch_size, sampling_rate, microbatch_size, max_records)
-        arguments.check_noise_and_clip(noise_multiplier, clip_norm)
-        if clip_norm != math.inf:
-            _validate.positive("clip_norm", clip_norm)
-        if curvature_clip is not None:
-            _validate.positive("curvature_clip", curvature_clip)
-        if clip not in ("plain", "centred"):
-            raise ValueError(f"clip must be 'plain' or 'centred', got {clip!r}")
-        if scale not in (None, "curvature", "gradient"):
-            raise ValueError(f"scale must be 'curvature', 'gradient' or None, got {scale!r}")
-        if not 0 <= _validate.finite_float("average", average) <= 1:
-            raise ValueError(f"average must lie in [0, 1], got {average!r}")
+        self._settings = Settings(
+            clip_norm=clip_norm,
+            batch_size=batch_size,
+            sampling_rate=sampling_rate,
+            privacy=privacy,
+            noise_multiplier=noise_multiplier,
+            data_plate=data_plate,
+            clip=clip,
+            scale=scale,
+            curvature_clip=curvature_clip,
+            average=average,
+            microbatch_size=microbatch_size,
+            max_records=max_records,
+            secure=secure,
+        )
         if accountant is not None and not isinstance(accountant, Accountant):
             raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {accountant!r}")
         loss = Trace_ELBO() if loss is None else loss
-        _check_loss(loss)
+        check_loss(loss)
         super().__init__(model, guide, optim, loss, **static_kwargs)
-        if isinstance(self.optim, Minimize):
-            raise ValueError("Minimize evaluates the loss of all records: use another optimiser")
-        self._privacy, self._noise = privacy, noise_multiplier
-        self._clip_norm, self._clip, self._scale = float(clip_norm), clip, scale
-        self._curvature_clip, self._average = curvature_clip, float(average)
-        self._batch_size, self._sampling_rate = batch_size, sampling_rate
-        self._microbatch_size, self._max_records = microbatch_size, max_records
-        self._data_plate, self._secure = data_plate, secure
+        check_optimiser(self.optim)
         self._accountant = Accountant() if accountant is None else accountant
         self._charges: list[tuple[str, DpEvent]] = []
         self._steps = 0
@@ -179,7 +170,7 @@ class DPSVI(numpyro.infer.SVI):
     @property
     def delta(self) -> float:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
-        for budget in (self._privacy, self._accountant.budget):
+        for budget in (self._settings.privacy, self._accountant.budget):
             if budget is not None:
                 return budget.delta
         return DEFAULT_DELTA
@@ -200,14 +191,14 @@ class DPSVI(numpyro.infer.SVI):
         :param kwargs: keyword arguments of model and guide.
         """
         found = self._outline(args, kwargs)
-        return self._start(found, _usable_key(rng_key), init_params)
+        return self._start(found, usable_key(rng_key), init_params)
 
     def _outline(self, args: tuple, kwargs: dict) -> Outline:
         found = outline(
             self.model,
             args,
             {**kwargs, **self.static_kwargs},
-            data_plate=self._data_plate,
+            data_plate=self._settings.data_plate,
             private_size=self._private_size,
         )
         prepare(self.guide, found.layout, found.plate, found.dropped)
@@ -263,10 +254,10 @@ class DPSVI(numpyro.infer.SVI):
             raise RuntimeError("this DPSVI object is already running in another thread")
         try:
             found = self._outline(args, kwargs)
-            state = self._start(found, _usable_key(rng_key), init_params)
+            state = self._start(found, usable_key(rng_key), init_params)
             target = self._target(found)
             if init_state is not None:
-                state = self._resumed(state, init_state, _usable_key(rng_key))
+                state = self._resumed(state, init_state, usable_key(rng_key))
             if init_params is not None:
                 self._given[GIVEN_PARAMS] = None
             records = tuple(target.records(args, {**kwargs, **self.static_kwargs}))
@@ -279,7 +270,7 @@ class DPSVI(numpyro.infer.SVI):
     def _target(self, found: Outline) -> VariationalModel:
         x64 = bool(jax.config.read("jax_enable_x64"))
         return variational_model(
-            self.model, self.guide, found, self._data_plate, self._private_size, x64
+            self.model, self.guide, found, self._settings.data_plate, self._private_size, x64
         )
 
     def _resumed(self, fresh: SVIState, given: SVIState, rng_key: Any) -> SVIState:
@@ -303,8 +294,8 @@ class DPSVI(numpyro.infer.SVI):
         user_key: Any,
     ) -> DPSVIRunResult:
         fit, plan = self._bind(target, state, num_steps)
-        tail = round(self._average * num_steps)
-        noise_key = os_key() if self._secure else seeded_key(user_key)
+        tail = round(self._settings.average * num_steps)
+        noise_key = os_key() if self._settings.secure else seeded_key(user_key)
         curvature_key, noise_key = random.split(noise_key)
         params = self.optim.get_params(state.optim_state)
         begin = Carry(
@@ -319,7 +310,8 @@ class DPSVI(numpyro.infer.SVI):
         self._charge(plan.event(num_steps), num_steps)
         pieces = _BAR_UPDATES if progress_bar else _PIECES
         last = begin
-        with self._bar(plan, num_steps, progress_bar) as show:
+        relation = self._accountant.relation
+        with bar(plan, num_steps, relation, self.delta, shown=progress_bar) as show:
             for done, last in run_steps(fit, begin, records, num_steps, tail, pieces):
                 show(done, last)
         params = jax.tree.map(lambda total: total / tail, last.tail) if tail else None
@@ -335,27 +327,17 @@ class DPSVI(numpyro.infer.SVI):
     def _bind(self, target: VariationalModel, state: SVIState, num_steps: int) -> tuple[Fit, Plan]:
         """Fix every number of a run; nothing is charged or touched."""
         held = self._held(target)
-        outcomes = target.outcomes() if self._clip == "centred" else None
+        outcomes = target.outcomes() if self._settings.clip == "centred" else None
         params = self.optim.get_params(state.optim_state)
-        _require_blind(self.optim, state.optim_state, params)
+        require_blind(self.optim, state.optim_state, params)
         dim = sum(v.size for k, v in params.items() for v in jax.tree.leaves(v) if k not in held)
-        rate = arguments.expected_rate(self._batch_size, self._sampling_rate, target.num_records)
-        if self._private_size:
-            arguments.check_private_size(self._sampling_rate, self._max_records, target.num_records)
-        plan = planned(
-            noise=self._privacy if self._privacy is not None else self._noise,
+        plan = self._settings.plan(
+            num_records=target.num_records,
+            dim=dim,
+            curvature_dim=sum(params[name].size for name in held),
             num_steps=num_steps,
             delta=self.delta,
             relation=self._accountant.relation,
-            curvature_dim=sum(params[name].size for name in held),
-            curvature_clip=self._curvature_clip or self._clip_norm**2,
-            curvature_share=_CURVATURE_SHARE,
-            num_records=target.num_records,
-            dim=dim,
-            sampling_rate=rate,
-            clip_norm=self._clip_norm,
-            microbatch_size=self._microbatch_size,
-            max_records=self._max_records if self._private_size else None,
         )
         particles = self.loss.num_particles
         return Fit(target, self.optim, plan.gradient, particles, held, outcomes), plan
@@ -363,40 +345,22 @@ class DPSVI(numpyro.infer.SVI):
     def _held(self, target: VariationalModel) -> tuple[str, ...]:
         """Scale parameters that gradients leave alone, since the curvature decides them."""
         possible = takes_curvature(self.guide, target) and not self._private_size
-        if self._scale == "curvature" and not possible:
+        if self._settings.scale == "curvature" and not possible:
             raise UnsupportedModelError(
                 f"scale='curvature' is for AutoNormal and AutoDiagonalNormal over a model without "
                 f"parameters or latents of single records, where the number of records is public; "
                 f"this is {type(self.guide).__name__}: use scale='gradient'"
             )
-        if self._scale == "gradient" or not possible:
+        if self._settings.scale == "gradient" or not possible:
             return ()
         return scale_names(self.guide, target)
 
     def _charge(self, event: DpEvent, num_steps: int) -> None:
         label = type(self).__name__
-        condition = None if self._secure else INSECURE
+        condition = None if self._settings.secure else INSECURE
         self._accountant.charge(event, label=label, condition=condition)
         self._charges.append((label, event))
         self._steps += num_steps
-
-    @contextlib.contextmanager
-    def _bar(self, plan: Plan, num_steps: int, shown: bool) -> Any:
-        """Yield what shows a number of steps done, with the ε reached by then."""
-        if not shown:
-            yield lambda done, carry: None
-            return
-        table = epsilon_table(plan, num_steps, self._accountant.relation, self.delta)
-        with tqdm.auto.tqdm(total=num_steps, mininterval=0) as bar:
-
-            def show(done: int, carry: Carry) -> None:
-                jax.block_until_ready(carry.i)
-                reached = next(epsilon for count, epsilon in table if done <= count)
-                text = f"ε={rounded_up(reached)} of {rounded_up(table[-1][1])} charged"
-                bar.set_postfix_str(text, refresh=False)
-                bar.update(done - bar.n)
-
-            yield show
 
     def _report(
         self, target: VariationalModel, plan: Plan, num_steps: int, fit: Fit
@@ -407,12 +371,12 @@ class DPSVI(numpyro.infer.SVI):
             charges=self._charges,
             steps=self._steps,
             delta=self.delta,
-            secure=self._secure,
+            secure=self._settings.secure,
             given=tuple(self._given),
             accountant=self._accountant,
             private_size=self._private_size,
-            notes=resolution_notes(self.guide, fit.held, plan, num_steps, self._average),
-            centred=self._clip == "centred",
+            notes=resolution_notes(self.guide, fit.held, plan, num_steps, self._settings.average),
+            centred=self._settings.clip == "centred",
         )
 
     def update(self, *_: Any, **__: Any) -> NoReturn:
@@ -440,35 +404,3 @@ def _only_run(name: str) -> NoReturn:
         f"DPSVI.{name} would touch the records without a charge: use DPSVI.run, which charges the "
         "privacy budget first (and goes on from a state with init_state=)"
     )
-
-
-def _check_loss(loss: Any) -> None:
-    plain = type(loss) is Trace_ELBO and loss.sum_sites and not loss.multi_sample_guide
-    if not plain:
-        raise ValueError(
-            f"DPSVI takes numpyro.infer.Trace_ELBO(num_particles=...), got {type(loss).__name__}: "
-            "other bounds are no sum over records, or are not split here"
-        )
-
-
-def _usable_key(rng_key: Any) -> Any:
-    """The caller's key, as JAX's default kind, which programs are traced with."""
-    key = as_typed_keys(rng_key, 1)
-    if key.dtype == random.key(0).dtype:
-        return key
-    return random.wrap_key_data(random.bits(key, (2,), jnp.uint32))
-
-
-def _require_blind(optim: Any, optim_state: Any, params: dict) -> None:
-    """Refuse an optimiser whose update reads the loss: there is none to give it."""
-
-    def update(value: Any, gradient: Any, state: Any) -> Any:
-        return optim.update(gradient, state, value=value)
-
-    flat = ravel_pytree(params)[0]
-    program = trace_program(update, jnp.zeros((), flat.dtype), params, optim_state)
-    if prune(program, [True] * len(jax.tree.leaves(program.out))).used[0]:
-        raise ValueError(
-            "the optimiser looks at the loss (a line search, or a rate reduced on plateaus), "
-            "which is private: use one that takes gradients only"
-        )

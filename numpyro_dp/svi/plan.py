@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from numpyro_dp.accounting import Budget, Relation, privacy_curve
+from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.mechanisms.planning import least_noise
 
-__all__ = ["Plan", "epsilon_table", "planned"]
-
-_EPSILON_POINTS = 20
+__all__ = ["Plan", "planned"]
 
 
 @dataclass(frozen=True)
@@ -91,18 +89,3 @@ def _share(gradient: PrivateSum, num_steps: int, share: float) -> float:
     rate, noise = gradient.sampling_rate, gradient.noise_multiplier
     one = 1 / noise**2 if rate == 1 else rate**2 * math.expm1(min(1 / noise**2, 20.0))
     return math.sqrt((1 - share) / (share * num_steps * one))
-
-
-@lru_cache(maxsize=64)
-def epsilon_table(
-    plan: Plan, num_steps: int, relation: Relation, delta: float
-) -> tuple[tuple[int, float], ...]:
-    """ε after some 20 numbers of steps up to all of them: what the bar looks up."""
-    counts = sorted({-(-num_steps * k // _EPSILON_POINTS) for k in range(1, _EPSILON_POINTS + 1)})
-    return tuple(
-        (
-            count,
-            privacy_curve(plan.event(count, finished=count == num_steps), relation).epsilon(delta),
-        )
-        for count in counts
-    )

@@ -1,0 +1,84 @@
+"""Arguments of a private variational run, checked, and the plan that they make."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting import Budget, Relation
+from numpyro_dp.mechanisms import arguments
+from numpyro_dp.svi.plan import Plan, planned
+
+__all__ = ["Settings"]
+
+_CURVATURE_SHARE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What :class:`~numpyro_dp.DPSVI` was given beside model, guide, optimiser and ledger."""
+
+    clip_norm: float
+    batch_size: float | None
+    sampling_rate: float | None
+    privacy: Budget | None
+    noise_multiplier: float | None
+    data_plate: str | None
+    clip: str
+    scale: str | None
+    curvature_clip: float | None
+    average: float
+    microbatch_size: int | None
+    max_records: int | None
+    secure: bool
+
+    def __post_init__(self) -> None:
+        arguments.check_noise(self.privacy, self.noise_multiplier)
+        arguments.check_batches(
+            self.batch_size, self.sampling_rate, self.microbatch_size, self.max_records
+        )
+        arguments.check_noise_and_clip(self.noise_multiplier, self.clip_norm)
+        if self.clip_norm != math.inf:
+            _validate.positive("clip_norm", self.clip_norm)
+        if self.curvature_clip is not None:
+            _validate.positive("curvature_clip", self.curvature_clip)
+        if self.clip not in ("plain", "centred"):
+            raise ValueError(f"clip must be 'plain' or 'centred', got {self.clip!r}")
+        if self.scale not in (None, "curvature", "gradient"):
+            raise ValueError(f"scale must be 'curvature', 'gradient' or None, got {self.scale!r}")
+        if not 0 <= _validate.finite_float("average", self.average) <= 1:
+            raise ValueError(f"average must lie in [0, 1], got {self.average!r}")
+
+    def plan(
+        self,
+        *,
+        num_records: int,
+        dim: int,
+        curvature_dim: int,
+        num_steps: int,
+        delta: float,
+        relation: Relation,
+    ) -> Plan:
+        """Fix every number of a run's releases; nothing is charged or touched."""
+        private_size = relation == "add_remove"
+        if private_size:
+            arguments.check_private_size(self.sampling_rate, self.max_records, num_records)
+        noise = self.noise_multiplier if self.privacy is None else self.privacy
+        if noise is None:
+            raise ValueError("give privacy= or noise_multiplier=")
+        return planned(
+            noise=noise,
+            num_steps=num_steps,
+            delta=delta,
+            relation=relation,
+            curvature_dim=curvature_dim,
+            curvature_clip=self.curvature_clip or self.clip_norm**2,
+            curvature_share=_CURVATURE_SHARE,
+            num_records=num_records,
+            dim=dim,
+            sampling_rate=arguments.expected_rate(self.batch_size, self.sampling_rate, num_records),
+            clip_norm=float(self.clip_norm),
+            microbatch_size=self.microbatch_size,
+            max_records=self.max_records if private_size else None,
+        )

@@ -1,0 +1,113 @@
+"""The model-centred clip and private centring."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpyro.infer.autoguide import AutoDelta
+
+import numpyro_dp as ndp
+from numpyro_dp.mechanisms.centred import centre
+from tests.models import logistic
+
+KEY = jax.random.key(5)
+_centre = jax.jit(centre)
+
+
+def clipped(vectors, norm):
+    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors * np.minimum(1, norm / np.maximum(length, 1e-30))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32 - 1), st.floats(0.02, 0.98), st.floats(0.1, 3.0))
+def test_clipped_scores_have_mean_zero_under_the_model(seed, p, norm):
+    x = np.random.default_rng(seed).normal(size=5).astype(np.float32)
+    scores = np.stack([-p * x, (1 - p) * x])
+    weights = np.array([1 - p, p], np.float32)
+    shift = np.asarray(_centre(scores, weights, norm))
+    mean = weights @ clipped(scores - shift, norm)
+    assert np.linalg.norm(mean) < 0.02 * norm
+
+
+def test_a_wide_clip_is_not_shifted():
+    scores = jnp.array([[-0.3, 0.1], [0.7, -0.7 / 3]])
+    np.testing.assert_allclose(centre(scores, jnp.array([0.7, 0.3]), 50.0), 0, atol=1e-6)
+
+
+def fit(data, steps=60, **changes):
+    arguments = {"clip_norm": 0.2, "noise_multiplier": 0.01, "average": 0.5, **changes}
+    svi = ndp.DPSVI(logistic, AutoDelta(logistic), optax.sgd(5e-3, momentum=0.9), **arguments)
+    return svi.run(KEY, steps, *data, progress_bar=False).params["w_auto_loc"]
+
+
+def test_a_small_centred_clip_keeps_the_mode(records):
+    """Almost no noise: what is left is the bias of clipping."""
+    data = records["x"], records["y"]
+    exact = fit(data, clip_norm=np.inf, noise_multiplier=0.0)
+    plain, centred = (np.linalg.norm(fit(data, clip=c) - exact) for c in ("plain", "centred"))
+    assert centred < 0.5 * plain, (centred, plain)
+
+
+def poisson(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[-1]]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+
+def test_outcomes_that_cannot_be_listed_are_refused(records):
+    svi = ndp.DPSVI(
+        poisson, AutoDelta(poisson), optax.sgd(0.1), clip_norm=1.0, noise_multiplier=1.0,
+        clip="centred",
+    )  # fmt: skip
+    with pytest.raises(ndp.UnsupportedModelError, match=r"`y`.*clip='plain'"):
+        svi.run(KEY, 2, records["x"], records["y"], progress_bar=False)
+
+
+def test_centring_is_charged_and_undone_in_the_intercept():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(0.5, 1.5, (2000, 3)), np.ones((2000, 1))], axis=1)
+    accountant = ndp.Accountant(ndp.Budget(1.0, 1e-5))
+    found = ndp.PrivateCentre(
+        row_norm=3.0, intercept=-1, noise_multiplier=5.0, accountant=accountant
+    ).run(KEY, x)
+    # Noise of a coordinate: 5·3/2000 = 0.0075; five of those and the sampling error of the mean.
+    np.testing.assert_allclose(found.shift[:3], x[:, :3].mean(axis=0), atol=0.04)
+    assert found.shift[3] == 0
+    w = jnp.array([1.0, -2.0, 0.5, 3.0])
+    np.testing.assert_allclose(found.centre(x) @ w, x @ found.restore(w), rtol=1e-4, atol=1e-4)
+    assert len(accountant.entries) == 1
+    assert found.privacy.epsilon == pytest.approx(accountant.epsilon())
+
+
+def test_one_row_moves_the_shift_by_at_most_its_bound():
+    x = np.random.default_rng(1).normal(size=(50, 2))
+    wild = x.copy()
+    wild[3] = [1e6, -1e6]
+    null = x.copy()
+    null[3] = 0
+    centre_of = ndp.PrivateCentre(row_norm=2.0, noise_multiplier=1.0, secure=False)
+    shifts = [np.asarray(centre_of.run(KEY, rows).shift) for rows in (wild, null)]
+    assert 0.03 < np.linalg.norm(shifts[0] - shifts[1]) <= 2.0 / 50 * (1 + 1e-5)
+
+
+def test_centring_refuses_what_it_cannot_do():
+    private = ndp.PrivateCentre(
+        row_norm=1.0, noise_multiplier=1.0, accountant=ndp.Accountant(relation="add_remove")
+    )
+    with pytest.raises(ndp.UnsupportedModelError, match="add_remove"):
+        private.run(KEY, np.ones((5, 2)))
+    plain = ndp.PrivateCentre(row_norm=1.0, noise_multiplier=1.0)
+    for x in (np.ones(5), np.ones((0, 2))):
+        with pytest.raises(ValueError, match="table"):
+            plain.run(KEY, x)
+    found = plain.run(KEY, np.ones((5, 2)))
+    with pytest.raises(ValueError, match="intercept="):
+        found.restore(jnp.ones(2))
+    with pytest.raises(ValueError, match="no column"):
+        ndp.PrivateCentre(row_norm=1.0, noise_multiplier=1.0, intercept=7).run(KEY, np.ones((5, 2)))
