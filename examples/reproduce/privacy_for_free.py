@@ -58,7 +58,7 @@ class Task:
     Args:
         name: title of its panel.
         train, test: rows and 0/1 outcomes.
-        row_norm: public bound on the norm of a row.
+        row_norm: public bound to which OPS and perturbation project a row.
         prior_sd: of a coefficient.
         clip_norm: of a record's gradient.
         settings: by ε; ``draw_power`` is that of one posterior sample.
@@ -141,7 +141,7 @@ def abalone(folder: Path) -> Task:
 
 
 def adult(folder: Path) -> Task:
-    """Adult with 109 columns between fixed bounds; rows have norm √15 at most."""
+    """Adult with 109 columns between fixed bounds; samplers that need it project rows to norm 1."""
     with np.load(folder / "adult109.npz") as stored:
         train = stored["X_train"], stored["y_train"].astype(np.float32)
         test = stored["X_test"], stored["y_test"].astype(np.float32)
@@ -149,7 +149,7 @@ def adult(folder: Path) -> Task:
         name="Adult",
         train=train,
         test=test,
-        row_norm=math.sqrt(15),
+        row_norm=1.0,
         prior_sd=1.0,
         clip_norm=0.5,
         settings={
