@@ -1,10 +1,13 @@
 """The ledger from the shell: readable, read-only, and honest in its exit code."""
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import unicodedata
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,7 @@ from numpyro_dp.accounting.events import (
 )
 from numpyro_dp.accounting.ledger import FileLedger
 from numpyro_dp.cli import main
+from numpyro_dp.errors import LedgerError
 
 BUDGET = Budget(1.0, 1e-5)
 RUN = ComposedDpEvent(
@@ -181,6 +185,58 @@ def test_reading_works_while_another_writes_and_changes_nothing(path, call):
     writer.execute("ROLLBACK")
     writer.close()
     assert len(Accountant(path=path).entries) == 2
+
+
+@pytest.fixture
+def locked(path, call):
+    """The same ledger in a folder in which nothing can be made, as seen by its reader."""
+    call("ledger", "show", path)  # What is imported late is out of that reader's reach.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / path.name).write_bytes(path.read_bytes())
+        (folder / path.name).chmod(0o444)
+        folder.chmod(0o555)
+        own = os.geteuid()
+        if own == 0:
+            # Nothing is forbidden to the superuser.
+            os.seteuid(65534)
+        yield folder / path.name
+        os.seteuid(own)
+        folder.chmod(0o755)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs the permissions of POSIX")
+def test_an_idle_ledger_is_read_where_nothing_can_be_written(path, locked, call):
+    with pytest.raises(PermissionError):
+        (locked.parent / "probe").touch()
+    code, shown = call("ledger", "show", locked)
+    assert (code, shown.err) == (0, "")
+    assert "DPSGLD: 1000 ×" in shown.out
+    assert call("ledger", "verify", locked)[0] == 0
+    with pytest.raises(LedgerError, match="could not be used"):
+        Accountant(path=locked).charge(GaussianDpEvent(100.0), label="one more")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs the permissions of POSIX")
+def test_a_log_that_cannot_be_followed_is_not_ignored(locked, call):
+    reader = os.geteuid()
+    os.seteuid(os.getuid())
+    locked.parent.chmod(0o755)
+    # A writer's log without its index: charges may stand in it that the file does not hold.
+    locked.with_name(f"{locked.name}-wal").write_bytes(b"\0" * 64)
+    locked.parent.chmod(0o555)
+    os.seteuid(reader)
+    code, told = call("ledger", "show", locked)
+    assert (code, told.out) == (2, "")
+    assert "its folder must be writable" in told.err
+
+
+def test_what_changes_under_an_unlocked_reading_is_refused(path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *words, **options: False)
+    ledger = FileLedger(path, None, "zero_out")
+    with pytest.raises(LedgerError, match="while it was read"), ledger._reading():
+        os.utime(path)
+    assert len(ledger.entries()) == 2
 
 
 @pytest.mark.parametrize("words", [[], ["ledger"], ["ledger", "spend", "x"], ["ledger", "export"]])

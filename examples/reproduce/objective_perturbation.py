@@ -1,12 +1,16 @@
 """Objective and output perturbation on Abalone and Adult, at ε = 0.1, 0.5 and 1.
 
-``python examples/reproduce/objective_perturbation.py DATA_FOLDER`` prints the mean held-out
-accuracy of private logistic regressions, and of the regression without privacy (shown for teaching:
-it is not private). Adult's rows are scaled to norm 1; Abalone's columns come standardised on the
+``python examples/reproduce/objective_perturbation.py DATA_FOLDER`` prints, one JSON line a point as
+each is done, the mean held-out accuracy of private logistic regressions, and of the regression
+without privacy (shown for teaching: it is not private). Adult is 32,561 records in float64 and some
+thousand solver steps a run: ``--data``, ``--epsilon``, ``--method`` and ``--runs`` take it in
+pieces. Adult's rows are scaled to norm 1; Abalone's columns come standardised on the
 whole data, which is not private, and its rows are projected to norm 1 by the estimator.
 """
 
-import sys
+import argparse
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -19,7 +23,10 @@ import numpyro_dp as ndp
 
 DELTA = 1e-5
 # Accuracies that a run must reach, from the project's specification.
-BARS = {"abalone": (0.731, 0.751, 0.764), "adult": (0.810, 0.843, 0.848)}
+BARS = {
+    "abalone": {0.1: 0.731, 0.5: 0.751, 1.0: 0.764},
+    "adult": {0.1: 0.810, 0.5: 0.843, 1.0: 0.848},
+}
 RUNS = {"abalone": 20, "adult": 2}
 
 
@@ -60,26 +67,56 @@ def without_privacy(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return minimize(objective, np.zeros(x.shape[1]), jac=True).x
 
 
-def main(folder: Path) -> None:
-    """Print one table a data set."""
-    methods = (("objective", ndp.ObjectivePerturbation), ("output", ndp.OutputPerturbation))
-    for name, load in (("abalone", abalone), ("adult", adult)):
-        x, y, test, outcome = load(folder)
+def points(load: Callable, name: str, chosen: argparse.Namespace) -> Iterator[dict]:
+    """Mean held-out accuracy of one method at one ε after another, as each is finished."""
+    x, y, test, outcome = load(chosen.folder)
 
-        def accuracy(w: np.ndarray, test=test, outcome=outcome) -> float:
-            return float(np.mean((test @ np.asarray(w) > 0) == outcome))
+    def accuracy(w: np.ndarray) -> float:
+        return float(np.mean((test @ np.asarray(w) > 0) == outcome))
 
-        best = accuracy(without_privacy(x, y))
-        print(f"{name}: without privacy {best:.3f}", flush=True)
-        for epsilon, bar in zip((0.1, 0.5, 1.0), BARS[name], strict=True):
-            means = []
-            for _, method in methods:
-                estimator = method(model, row_norm=1.0, privacy=ndp.Budget(epsilon, DELTA))
-                results = [estimator.run(jax.random.key(0), x, y) for _ in range(RUNS[name])]
-                means.append(np.mean([accuracy(each.params["w_auto_loc"]) for each in results]))
-            told = ", ".join(f"{n} {m:.3f}" for (n, _), m in zip(methods, means, strict=True))
-            print(f"  ε = {epsilon:<4} {told} (bar for objective {bar})", flush=True)
+    best = accuracy(without_privacy(x, y))
+    runs = chosen.runs or RUNS[name]
+    for epsilon in chosen.epsilon:
+        for method in chosen.method:
+            estimator = METHODS[method](model, row_norm=1.0, privacy=ndp.Budget(epsilon, DELTA))
+            reached = [
+                accuracy(estimator.run(jax.random.key(0), x, y).params["w_auto_loc"])
+                for _ in range(runs)
+            ]
+            yield {
+                "data": name,
+                "epsilon": epsilon,
+                "delta": DELTA,
+                "method": method,
+                "accuracy": round(float(np.mean(reached)), 4),
+                "sd_of_runs": round(float(np.std(reached)), 4),
+                "runs": runs,
+                "bar": BARS[name].get(epsilon) if method == "objective" else None,
+                "without_privacy": round(best, 4),
+            }
 
+
+def arguments() -> argparse.Namespace:
+    """What to run; by default everything."""
+    parser = argparse.ArgumentParser(description="One JSON line a point, printed as it is done.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", nargs="+", choices=LOADERS, default=list(LOADERS))
+    parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--epsilon", nargs="+", type=float, default=[0.1, 0.5, 1.0])
+    parser.add_argument("--runs", type=int, help="instead of 20 on Abalone, 2 on Adult")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Print the points that were asked for."""
+    chosen = arguments()
+    for name in chosen.data:
+        for point in points(LOADERS[name], name, chosen):
+            print(json.dumps(point), flush=True)
+
+
+LOADERS = {"abalone": abalone, "adult": adult}
+METHODS = {"objective": ndp.ObjectivePerturbation, "output": ndp.OutputPerturbation}
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()
