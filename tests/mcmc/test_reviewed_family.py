@@ -143,3 +143,27 @@ def test_far_from_the_origin_a_direction_averaged_record_sees_the_move_as_drawn(
     drawn = bound.walk.draw(jax.random.split(jax.random.key(1), 3)[0], state.i, position, 1)[0]
     np.testing.assert_array_equal(move, drawn)
     assert np.any(np.asarray((position + drawn) - position) != np.asarray(drawn))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nats"),
+    [
+        ({}, 0.4),
+        ({"acceptance": "penalty", "noise_scale": 1.0}, 0.4),
+        ({"acceptance": "noisy_barker", "noise_scale": 1.0}, 0.4),
+        ({"num_candidates": 3}, 0.8),
+        ({"likelihood_power": 0.1, "batch_size": 2}, 0.04),
+    ],
+    ids=["barker", "penalty", "noisy", "candidates", "batch"],
+)
+def test_a_record_is_cut_to_the_bound_that_is_charged(arguments, nats):
+    """The integer that a step allows a record, in nats, is the bound in the step's event."""
+    fixed = {"step_size": 0.1, "lipschitz": 2.0, "max_move": 0.2, **arguments}
+    plan = (
+        ndp.DPFastMH(logistic, **fixed)
+        .bind(PrivateModel(logistic, (X, Y)), num_steps=10, relation="zero_out", delta=1e-5)
+        .plan
+    )
+    limit, _, _ = plan.charge.admit(plan.charge.start(), [], jnp.asarray(True))
+    unit = getattr(plan.log_ratio, "unit", plan.test.grid.unit)
+    assert 0.9 * nats < limit * unit <= nats
