@@ -1,0 +1,42 @@
+"""The DP-Fast MH reproduction runs in its small mode, and every run stays within its budget."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "reproduce" / "dp_fast_mh.py"
+
+
+@pytest.fixture(scope="module")
+def printed(data_folder):
+    """What the script prints, a line for each run."""
+    command = [sys.executable, SCRIPT, data_folder, "--small", "--runs", "1"]
+    finished = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
+    return finished.stdout.splitlines()
+
+
+def number(pattern, line):
+    return float(re.search(pattern, line)[1])
+
+
+@pytest.mark.slow
+def test_every_run_costs_no_more_than_it_may(printed):
+    spent = [number(r"ε = ([\d.]+)", line) for line in printed]
+    budgets = [0.3, 0.6, 0.35, 0.1, 0.5, 1.0] + 5 * [0.5] + 5 * [1.0]
+    assert [e <= b for e, b in zip(spent, budgets, strict=True)] == [True] * len(budgets)
+    # The sweep is calibrated to its steps, whatever their number.
+    assert all(e > 0.97 * b for e, b in zip(spent[6:], budgets[6:], strict=True))
+
+
+@pytest.mark.slow
+def test_a_larger_chi_buys_power_with_records(printed):
+    for sweep in (printed[6:11], printed[11:]):
+        batches = [number(r"mean batch +(\d+)", line) for line in sweep]
+        powers = [number(r"power ([\d.]+)", line) for line in sweep]
+        assert batches == sorted(batches)
+        assert batches[-1] == 12_214
+        assert powers == sorted(powers)
+        assert 1.5 < powers[-1] / powers[0] <= 2.01
