@@ -19,6 +19,7 @@ from numpyro_dp.accounting import (
     privacy_curve,
     rounded_up,
 )
+from numpyro_dp.diagnostics.channel import Channel
 from numpyro_dp.diagnostics.made_up import MadeUp, made_up_gradients
 from numpyro_dp.diagnostics.plots import axes_or_new
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "plan"]
 
-_RECORDS = 128
+# Fewer made-up records than parameters would show some directions too strong and others not at all.
+_LEAST_RECORDS, _MOST_RECORDS, _PER_PARAMETER = 128, 1024, 4
 _EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
-_FINE, _SWAMPED = 0.88, 0.25
+# By definition, see plan's docstring: nine tenths come through, or at best one tenth.
+_FINE, _SWAMPED = 0.9, 0.1
 _WIDTH = 88
 
 
@@ -54,7 +57,9 @@ class Plan:
     :param clipped: share of made-up records whose gradient is longer than ``clip_norm``.
     :param signal_to_noise: length of the first step's clipped sum over that of its noise.
     :param gain: share of what the data could teach that is expected to come through, in [0, 1].
-    :param verdict: ``"fine"``, ``"doubtful"`` or ``"swamped"``.
+    :param gain_at_best: the same share where the records are as favourable as can be: all of their
+        information along one direction.
+    :param verdict: ``"fine"``, ``"noisy"`` or ``"swamped"``.
     :param step_size: the kernel's; ``None`` for a schedule.
     :param free_step_size: largest step size at which the privacy noise is no more than the
         Langevin noise.
@@ -77,7 +82,8 @@ class Plan:
     clipped: float
     signal_to_noise: float
     gain: float
-    verdict: Literal["fine", "doubtful", "swamped"]
+    gain_at_best: float
+    verdict: Literal["fine", "noisy", "swamped"]
     step_size: float | None
     free_step_size: float
     affordable: tuple[tuple[float, int], ...]
@@ -98,7 +104,7 @@ class Plan:
              f" the privacy noise is free up to {self.free_step_size:.3g}"),
             ("affordable", f"about {steps} (steps of all chains at this noise)"),
             ("verdict", f"{self.verdict}: about {self.gain:.0%} of what the data could teach is "
-             "expected to come through"),
+             f"expected to come through, at best {self.gain_at_best:.0%}"),
             *[("remedy", remedy) for remedy in self.remedies],
         ]  # fmt: skip
         rows = [
@@ -153,8 +159,22 @@ def plan(
     information of the clipped gradients of N made-up records (score identity: E[clip(g)gᵀ]), an
     eigenvalue h of it, τ the typical distance from start to prior draw in one coordinate, s the
     noise in the gradient averaged over T steps and t the temperature that the privacy noise gives
-    to draws, a direction comes through with (hτ)²/((hτ)² + s² + h(t − 1)), if the chain is long
-    enough to get there, 1 − exp(−ηhT/2), weighted by log(1 + hτ²).
+    to draws, a direction comes through with a²/(a² + s² + h(t − 1)), where a, its gradient at the
+    start, is hτ, but no more than the sum of the clipped gradients' norms; if the chain is long
+    enough to get there: of a quadratic gain it has 1 − exp(−ηhT/2) after half of its steps.
+    Directions are weighted by log(1 + hτ²).
+
+    The verdict is *fine* when this share is 0.9 or more, so that a run is expected, under the prior
+    predictive, to gain over the prior nine tenths of what one without privacy gains; and when half
+    of the made-up records or more are not clipped where they came from, since what clipping does to
+    records unlike the model's, the share does not know. It is
+    *swamped* when the share is 0.1 or less even at best. How records lie to one another is private,
+    and correlated columns are learnt through more noise than the independent ones of made-up
+    inputs; at best, all information lies along one direction, h is the trace of F, and the draws
+    are those of the last step.
+    Everything else is *noisy*: how much is learnt depends on the records, and it may be less than
+    nothing: draws that are still near their start, or spread widely by a step size far above
+    ``free_step_size``, can predict worse than the prior.
 
     **Privacy.** Nothing of any record but its shape is looked at: free. What stands in ``inputs``
     is taken as public.
@@ -167,14 +187,18 @@ def plan(
         ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
         ...     with numpyro.plate("people", x.shape[0]):
         ...         numpyro.sample("x", dist.Normal(mu, 1), obs=x)
-        >>> kernel = ndp.DPSGLD(model, step_size=1e-3, batch_size=50, clip_norm=2.0,
+        >>> kernel = ndp.DPSGLD(model, step_size=1e-4, batch_size=50, clip_norm=2.0,
         ...                     noise_multiplier=4.0)
         >>> found = ndp.plan(kernel, jax.ShapeDtypeStruct((5000,), jnp.float32), num_steps=200)
         >>> found.num_records, found.verdict
         (5000, 'fine')
     """
     if not isinstance(kernel, PrivateKernel):
-        raise ValueError(f"plan takes a numpyro_dp kernel, got {type(kernel).__name__}")
+        raise ValueError(
+            "plan takes a numpyro_dp kernel that releases noisy gradients, such as DPSGLD, got "
+            f"{type(kernel).__name__}: how far an optimiser gets through noise depends on its "
+            "schedule, so variational inference and estimators have no plan"
+        )
     _validate.positive_int("num_steps", num_steps)
     _validate.positive_int("num_chains", num_chains)
     if privacy is not None:
@@ -194,11 +218,11 @@ def plan(
     if mechanism is None or not mechanism.is_private:
         raise ValueError(
             f"{type(kernel).__name__} releases no private sum of gradients, so there is no noise "
-            "on a gradient to plan: ask its own documentation what it costs"
+            "on a gradient to plan: its guide says what it costs"
         )
     key = random.key(0)
     start = starting_positions(wall, kernel.init_strategy, key, None, 1)
-    given = wall.dummy_records(key, _RECORDS) if inputs is None else _given(kernel, wall, inputs)
+    given = _invented(wall, start, key) if inputs is None else _given(kernel, wall, inputs)
     made_up = made_up_gradients(wall, start, given, key)
     return _judged(kernel, wall, bound, made_up, steps, num_chains)
 
@@ -208,6 +232,11 @@ def _shape_only(value: Any) -> Any:
     if isinstance(value, (np.ndarray, jax.Array)) and value.ndim:
         return jax.ShapeDtypeStruct(value.shape, value.dtype)
     return value
+
+
+def _invented(wall: PrivateModel, start: dict[str, Any], key: Any) -> list[Any]:
+    dim = sum(leaf.size for leaf in jax.tree.leaves(start))
+    return wall.dummy_records(key, min(max(_LEAST_RECORDS, _PER_PARAMETER * dim), _MOST_RECORDS))
 
 
 def _given(kernel: PrivateKernel, wall: PrivateModel, inputs: Sequence[Any]) -> list[Any]:
@@ -239,8 +268,11 @@ def _judged(
     step = getattr(kernel, "step_size", None)
     step = None if callable(step) else step
     noise = float(bound.gradient_sd)
-    first, gain = _signal(made_up, size, clip, noise, steps // num_chains, step)
-    verdict = "fine" if gain >= _FINE else "swamped" if gain <= _SWAMPED else "doubtful"
+    channel = Channel(made_up, size, clip, noise, steps // num_chains, step)
+    gain, at_best = channel.gains()
+    biased = channel.clipped_at_truth() > 1 / 2
+    fine = gain >= _FINE and not biased
+    verdict = "fine" if fine else "swamped" if at_best <= _SWAMPED else "noisy"
     return Plan(
         kernel=type(kernel).__name__,
         num_records=size,
@@ -256,51 +288,16 @@ def _judged(
         clip_norm=clip,
         suggested_clip_norm=float(np.median(norms)),
         clipped=float(np.mean(norms > clip)),
-        signal_to_noise=first,
+        signal_to_noise=channel.signal_to_noise(),
         gain=gain,
+        gain_at_best=at_best,
         verdict=verdict,
         step_size=step,
         free_step_size=4 / noise**2,
         affordable=_affordable(bound, steps, num_chains, relation, kernel.delta),
-        remedies=() if verdict == "fine" else _remedies(noise, step, norms, clip),
+        remedies=() if verdict == "fine" else _remedies(noise, step, norms, clip, biased),
         norms=tuple(norms.ravel().tolist()),
     )
-
-
-def _signal(
-    made_up: MadeUp, size: int, clip: float, noise: float, steps: int, step: float | None
-) -> tuple[float, float]:
-    """First step's signal over noise, and the share of information that comes through."""
-
-    def clipped(g: np.ndarray) -> np.ndarray:
-        norms = np.linalg.norm(g, axis=-1, keepdims=True)
-        return np.where(np.isfinite(norms), g * np.minimum(1, clip / np.maximum(norms, 1e-30)), 0)
-
-    dim = made_up.spread.shape[1]
-    towards = np.linalg.norm(clipped(made_up.at_start).mean(1), axis=-1)
-    first = size * float(np.median(towards)) / (noise * math.sqrt(dim))
-    distance = float(np.sqrt(np.median((made_up.spread**2).mean(1))))
-    came, all_of_it = 0.0, 0.0
-    for raw in made_up.at_truth:
-        shrunk, kept = clipped(raw), np.nan_to_num(raw, posinf=0.0, neginf=0.0)
-        # clip(g)gᵀ = w·ggᵀ: its eigenvalues are those of the smaller Gram matrix of √w·g.
-        weight = np.linalg.norm(shrunk, axis=1) / np.maximum(np.linalg.norm(kept, axis=1), 1e-30)
-        roots = np.sqrt(weight)[:, None] * kept
-        gram = roots @ roots.T if len(roots) < dim else roots.T @ roots
-        h = np.maximum(np.linalg.eigvalsh(gram), 0.0) * size / len(roots)
-        seen = (h * distance) ** 2
-        lost = noise**2 / steps
-        if step is not None:
-            # Where the privacy noise exceeds the Langevin noise, every draw is spread by the rest.
-            lost = lost + max(step * noise**2 / 4 - 1, 0.0) * h
-        share = seen / (seen + lost)
-        if step is not None:
-            share = share * -np.expm1(-step * h * steps / 2)
-        # What a direction teaches grows like the logarithm of its information.
-        worth = np.log1p(h * distance**2)
-        came += float((worth * share).sum())
-        all_of_it += float(worth.sum())
-    return first, came / all_of_it if all_of_it else 0.0
 
 
 def _affordable(
@@ -328,10 +325,17 @@ def _affordable(
     return tuple(found)
 
 
-def _remedies(noise: float, step: float | None, norms: np.ndarray, clip: float) -> tuple[str, ...]:
+def _remedies(
+    noise: float, step: float | None, norms: np.ndarray, clip: float, biased: bool
+) -> tuple[str, ...]:
     remedies = [
         "more records, a larger budget, fewer parameters, or a larger batch with fewer steps"
     ]
+    if biased:
+        remedies.append(
+            "a larger clip_norm: most records would be clipped, which shifts the posterior "
+            "wherever they are unlike the model's"
+        )
     if clip > 3 * np.median(norms):
         remedies.append("a smaller clip_norm: the noise is sized for longer gradients than any")
     if step is not None and step < 1 / noise**2:

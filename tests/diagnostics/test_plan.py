@@ -9,6 +9,8 @@ import pytest
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
+from numpyro_dp.diagnostics.channel import Channel
+from numpyro_dp.diagnostics.made_up import MadeUp
 from numpyro_dp.model import private_model
 from tests.models import logistic
 
@@ -88,11 +90,55 @@ def test_public_inputs_scale_the_suggestion(found):
 
 
 def test_more_noise_swamps(found):
-    loud = ndp.plan(kernel(noise_multiplier=400.0), *SHAPES, num_steps=100)
+    loud = ndp.plan(kernel(noise_multiplier=4000.0), *SHAPES, num_steps=100)
     assert loud.verdict == "swamped"
+    assert loud.gain <= loud.gain_at_best <= 0.1
     assert loud.remedies
     assert "swamped" in str(loud)
-    assert loud.signal_to_noise == pytest.approx(found.signal_to_noise / 200, rel=1e-3)
+    assert loud.signal_to_noise == pytest.approx(found.signal_to_noise / 2000, rel=1e-3)
+    assert found.verdict == "noisy"
+    assert found.gain_at_best > 0.1
+
+
+def channel(gradients, **options):
+    """A chain whose start is 2 from the truth in every coordinate, without clipping or heat."""
+    gradients = np.asarray(gradients, float)
+    made_up = MadeUp(gradients, gradients, np.full((len(gradients), gradients.shape[2]), 2.0))
+    given = {"num_records": 100, "clip_norm": 1e9, "noise": 30.0, "num_steps": 4, "step_size": None}
+    return Channel(made_up, **{**given, **options})
+
+
+def test_a_plan_has_the_share_of_the_linearised_posterior():
+    """Unit gradients in two coordinates in turn: h = 50 each, hτ = 100, noise² = 900/4."""
+    even = [[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]]
+    expected, at_best = channel(even).gains()
+    assert expected == pytest.approx(100**2 / (100**2 + 225))
+    # Together h = 100, and the sum of 100 unit gradients is no longer than 100.
+    assert at_best == pytest.approx(100**2 / (100**2 + 225))
+    halved = channel(even, clip_norm=0.5)
+    assert halved.clipped_at_truth() == 1.0
+    assert halved.gains()[0] == pytest.approx(50**2 / (50**2 + 225))
+    # A short step has not arrived: 1 − exp(−ηhT/2) at half time, 1 − exp(−ηhT) of the trace.
+    short = channel(even, step_size=1e-3).gains()
+    share = 100**2 / (100**2 + 225)
+    assert short == pytest.approx((-np.expm1(-0.1) * share, -np.expm1(-0.4) * share))
+    # A long one heats: what the privacy noise exceeds the Langevin noise by is lost.
+    hot = channel(even, step_size=0.1).gains()[0]
+    lost = 225 + 50 * (0.1 * 900 / 4 - 1)
+    assert hot == pytest.approx(-np.expm1(-10) * 100**2 / (100**2 + lost))
+
+
+def test_records_along_one_direction_are_as_favourable_as_can_be():
+    apart = np.concatenate([np.eye(8), -np.eye(8)])[None]
+    along = np.zeros_like(apart)
+    along[0, :, 0] = np.where(np.arange(16) % 2, 1, -1)
+    spread, aligned = (channel(g, noise=400.0).gains() for g in (apart, along))
+    assert spread[0] < 0.5 * spread[1]
+    assert spread[1] == pytest.approx(aligned[1])
+    # A long way makes no longer gradient than the records have: 100 against noise of 200.
+    assert aligned == pytest.approx((0.2, 0.2))
+    # Clipped records bias where they are unlike the model's, which no share of theirs can tell.
+    assert channel(apart, clip_norm=2.0).clipped_at_truth() == 0.0
 
 
 @pytest.mark.slow
@@ -101,6 +147,9 @@ def test_more_records_mend():
     plenty = ndp.plan(kernel(step_size=1e-4, batch_size=2000), *many, num_steps=1000)
     assert plenty.verdict == "fine"
     assert plenty.remedies == ()
+    tight = ndp.plan(kernel(step_size=1e-4, batch_size=2000, clip_norm=0.05), *many, num_steps=1000)
+    assert tight.verdict == "noisy"
+    assert "larger clip_norm" in tight.remedies[1]
 
 
 def test_a_long_step_spreads_the_draws(found):
@@ -135,7 +184,7 @@ def test_a_model_that_cannot_be_split_gets_the_walls_message():
 
 
 def test_what_cannot_be_planned_is_refused():
-    with pytest.raises(ValueError, match="numpyro_dp kernel"):
+    with pytest.raises(ValueError, match="NUTS: how far an optimiser"):
         ndp.plan(numpyro.infer.NUTS(logistic), *SHAPES, num_steps=10)
     with pytest.raises(ValueError, match="num_steps"):
         ndp.plan(kernel(), *SHAPES, num_steps=0)
