@@ -36,7 +36,8 @@ from numpyro_dp.accounting import privacy_curve
 
 DELTA = 1e-5
 CENTRING = 0.05
-STEPS, CLIP_NORM, STEP_SIZE = 100, 1.0, 0.15
+STEPS, CLIP_NORM = 100, 1.0
+STEP_SIZE = {0.1: 1.6, 0.5: 2.0, 1.0: 2.5}  # by ε: the less noise, the longer
 ROW_NORM = math.sqrt(14.0)  # eight one-hots and six numbers in [0, 1]; the intercept apart
 
 
@@ -100,7 +101,7 @@ def run(task: Task, epsilon: float, clip: str, seed: int, **settings: float) -> 
         row_norm=ROW_NORM, intercept=-1, noise_multiplier=centring, accountant=accountant
     ).run(key, task.x)
     guide = AutoNormal(model, init_loc_fn=init_to_uniform(radius=0.01), init_scale=0.02)
-    step_size = settings.get("step_size", STEP_SIZE) / len(task.x)
+    step_size = settings.get("step_size", STEP_SIZE.get(epsilon, 1.5)) / len(task.x)
     svi = ndp.DPSVI(
         model,
         guide,

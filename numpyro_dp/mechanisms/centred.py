@@ -51,8 +51,9 @@ def centre(
     own = jnp.diagonal(inner)
 
     def step(_: Array, mixture: Float[Array, " outcomes"]) -> Float[Array, " outcomes"]:
-        along = inner @ mixture
-        squared = jnp.maximum(own - 2 * along + mixture @ along, _TINY)
+        # Written out: batched over records, matrix products this small are slow.
+        along = jnp.sum(inner * mixture, axis=1)
+        squared = jnp.maximum(own - 2 * along + jnp.sum(mixture * along), _TINY)
         kept = weights * jnp.minimum(1, clip_norm * lax.rsqrt(squared))
         return kept / jnp.maximum(jnp.sum(kept), _TINY)
 
