@@ -91,7 +91,7 @@ def test_arviz_gets_one_draw_and_the_statement(people):
     assert dict(data.posterior["w"].sizes) == {"chain": 1, "draw": 1, "input": 3}
     assert data.posterior.attrs["dp_epsilon"] == result.privacy.epsilon
     assert list(data.groups()) == ["posterior"]
-    with pytest.raises(ValueError, match="single draw"):
+    with pytest.raises(ValueError, match="are for MCMC"):
         ndp.from_numpyro(result, prior={"w": np.zeros((1, 3))})
 
 
