@@ -39,7 +39,7 @@ def prepared(x, y):
     return fit, state
 
 
-def by_library(fit, state, records):
+def by_library(fit, state, noise_key, records):
     """Steps of the library's own loop body."""
     zero = jax.tree.map(jnp.zeros_like, fit.optim.get_params(state.optim_state))
 
@@ -47,11 +47,11 @@ def by_library(fit, state, records):
         optim_state, draws_key, noise_key, _ = fit.step(carry, records)
         return Carry(carry.i + 1, optim_state, draws_key, noise_key, zero), None
 
-    start = Carry(jnp.zeros((), int), state.optim_state, random.key(1), seeded_key(KEY), zero)
+    start = Carry(jnp.zeros((), int), state.optim_state, random.key(1), noise_key, zero)
     return lax.scan(step, start, length=STEPS)[0].optim_state
 
 
-def by_hand(fit, state, records):
+def by_hand(fit, state, noise_key, records):
     """The same steps with the bound written out."""
     start, unravel = ravel_pytree(fit.optim.get_params(state.optim_state))
 
@@ -77,10 +77,7 @@ def by_hand(fit, state, records):
         released = fit.private_sum.release(fresh, lambda r: jax.grad(term)(flat, r), records)
         return (flat + 1e-5 * (released + jax.grad(data_free)(flat)), draws_key, noise_key), None
 
-    return lax.scan(step, (start, random.key(1), seeded_key(KEY)), length=STEPS)[0][0]
-
-
-KEY = random.key(2)
+    return lax.scan(step, (start, random.key(1), noise_key), length=STEPS)[0][0]
 
 
 def main() -> None:
@@ -89,8 +86,9 @@ def main() -> None:
     x = jnp.asarray(rng.normal(size=(RECORDS, DIM)), jnp.float32)
     y = jnp.asarray(rng.integers(0, 2, RECORDS))
     fit, state = prepared(x, y)
+    noise_key = seeded_key(random.key(2))
     ways = {
-        name: jax.jit(lambda records, way=way: way(fit, state, records))
+        name: jax.jit(lambda records, way=way: way(fit, state, noise_key, records))
         for name, way in {"library": by_library, "by hand": by_hand}.items()
     }
     best = dict.fromkeys(ways, float("inf"))

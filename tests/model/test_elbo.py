@@ -84,10 +84,10 @@ def data(records):
     "kind",
     [
         "AutoNormal",
-        "AutoDelta",
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in (
+                "AutoDelta",
                 "AutoDiagonalNormal",
                 "AutoMultivariateNormal",
                 "AutoLowRankMultivariateNormal",

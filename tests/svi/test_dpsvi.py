@@ -53,7 +53,7 @@ def run(made, data, steps=6, **options):
     ("guide", "particles"),
     [
         (AutoNormal, 2),
-        (AutoDelta, 1),
+        pytest.param(AutoDelta, 1, marks=pytest.mark.slow),
         pytest.param(AutoMultivariateNormal, 3, marks=pytest.mark.slow),
         pytest.param(AutoLowRankMultivariateNormal, 1, marks=pytest.mark.slow),
     ],
