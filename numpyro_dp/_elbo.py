@@ -14,7 +14,13 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.util import check_model_guide_match
 
 from numpyro_dp._plate import GuidedRowRun, RowRun, WholePlates, in_plate, site_log_prob
-from numpyro_dp._programs import Labelled, require_no_closure, require_one_record, rows_program
+from numpyro_dp._programs import (
+    Labelled,
+    require_no_closure,
+    require_one_record,
+    require_own_gradient,
+    rows_program,
+)
 from numpyro_dp._prune import Pruned, fingerprint, prune, trace_program
 from numpyro_dp._structure import Structure, enumeration_dim, explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
@@ -92,6 +98,7 @@ def trace_bound(pair: Pair, private_size: bool) -> Bound:
         longer = _label(pair, params, transforms, pair.num_records + 1)
         dropped += _require_same(whole, longer, pair.plate)
     kept = {k: v for k, v in out["deterministic"].items() if k not in dropped}
+    values = {**_constrained(params, transforms), **out["latent"]}
     bound = Bound(
         params=params,
         constrained=_constrained(params, transforms),
@@ -102,10 +109,11 @@ def trace_bound(pair: Pair, private_size: bool) -> Bound:
         deterministic=kept,
         prior=whole.pruned(lambda label: label[0] == "prior"),
         guide=whole.pruned(lambda label: label[0] == "guide"),
-        term=_term(pair, {**_constrained(params, transforms), **out["latent"]}),
+        term=_term(pair, values),
     )
     for program in (bound.latent, bound.deterministics, bound.prior, bound.guide, bound.term):
         require_no_closure(program, pair.layout, pair.num_records)
+    require_own_gradient(bound.term, pair.layout, pair.num_records, len(jax.tree.leaves(values)))
     return bound
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpyro.primitives import Messenger
 
 from numpyro_dp._plate import RowRun, row_sites
-from numpyro_dp._programs import require_no_closure, require_one_record
+from numpyro_dp._programs import require_no_closure, require_one_record, require_own_gradient
 from numpyro_dp._prune import Pruned, prune, trace_program
 from numpyro_dp._structure import Structure, explained, quoted
 from numpyro_dp.errors import UnsupportedModelError
@@ -106,4 +106,5 @@ def _traced(
     pruned = prune(program, [True])
     require_one_record(pruned)
     require_no_closure(pruned, layout, size)
+    require_own_gradient(pruned, layout, size, len(jax.tree.leaves(dict(values))))
     return pruned

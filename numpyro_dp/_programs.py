@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from numpyro_dp._plate import RowRun, in_plate, run_whole, site_log_prob
@@ -220,7 +221,7 @@ def require_own_gradient(term: Pruned, layout: Layout, num_records: int, values:
 
     def gradient(*inputs: Any) -> Any:
         def at(*leading: Any) -> Any:
-            return alone([*leading, *inputs[count:]])[0]
+            return jnp.sum(alone([*leading, *inputs[count:]])[0])
 
         return jax.grad(at, argnums=tuple(range(count)))(*inputs[:count])
 
@@ -228,7 +229,7 @@ def require_own_gradient(term: Pruned, layout: Layout, num_records: int, values:
     structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     try:
         program = trace_program(gradient, *structs)
-    except Exception:
+    except (TypeError, ValueError, NotImplementedError):
         # Not differentiable, such as a loop of unknown length: kernels that need no gradient may
         # still run it, and the others meet the same error before they see a record.
         return
