@@ -99,16 +99,21 @@ def _check_one(wall: PrivateModel, move: Move, name: str, key: Any) -> None:
     def likelihood(flat: Float[Array, " dim"]) -> Float[Array, ""]:
         return wall.record_log_likelihood(unravel(flat), wall.dummy_records(record_key, 1))
 
-    there = moved(position)
-    if not np.allclose(moved(there), position, rtol=_TOLERANCE, atol=_TOLERANCE):
+    @jax.jit
+    def tried(here: Float[Array, " dim"]) -> tuple[Array, Array, Array, Array]:
+        there = moved(here)
+        return moved(there), jax.jacobian(moved)(here), likelihood(here), likelihood(there)
+
+    back, slopes, before, after = tried(position)
+    if not np.allclose(back, position, rtol=_TOLERANCE, atol=_TOLERANCE):
         raise ValueError(f"{name} is not an involution: applied twice it must lead back")
-    volume = np.linalg.det(np.asarray(jax.jacobian(moved)(position), float))
+    volume = np.linalg.det(np.asarray(slopes, float))
     if not np.isclose(abs(volume), 1, rtol=_TOLERANCE):
         raise ValueError(
             f"{name} changes volume in the unconstrained coordinates (|det| ≠ 1): such a move "
             "would need a correction; state it in coordinates in which it has none"
         )
-    if not np.allclose(likelihood(there), likelihood(position), rtol=_TOLERANCE, atol=_TOLERANCE):
+    if not np.allclose(after, before, rtol=_TOLERANCE, atol=_TOLERANCE):
         raise ValueError(
             f"{name} changes the likelihood of a made-up record: only moves that leave every "
             "record's likelihood as it is are public; leave it out"

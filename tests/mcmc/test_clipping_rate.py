@@ -211,6 +211,7 @@ def test_a_question_inside_a_transformation_is_refused(fixed):
         jax.jit(lambda x: ndp.clipping_rate(KEY, fixed, x, noise_multiplier=1.0).rate)(X)
 
 
+@pytest.mark.slow
 def test_the_power_that_a_budget_chose_is_the_one_that_is_judged(as_if_run, monkeypatch):
     seen = []
     monkeypatch.setattr(

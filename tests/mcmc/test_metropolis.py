@@ -22,7 +22,7 @@ from numpyro_dp.accounting.events import (
     ZCDpEvent,
 )
 from numpyro_dp.mcmc.charges import COST_RANGE, FilteredCharge, spend
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model import private_model
 from tests.contract.surfaces import leaks, surfaces
 from tests.models import logistic, normal_mean
 
@@ -39,7 +39,7 @@ FILTERED = {"step_size": 0.1, "record_bound": position_bound}
 
 def bound(data, *, relation="zero_out", steps=1_000, chains=1, model=logistic, **arguments):
     kernel = ndp.DPFastMH(model, **arguments)
-    wall = PrivateModel(model, data, private_size=relation == "add_remove")
+    wall = private_model(model, data, private_size=relation == "add_remove")
     return kernel.bind(wall, num_steps=steps, relation=relation, delta=1e-5, num_chains=chains)
 
 
@@ -133,7 +133,9 @@ def test_the_filter_never_spends_more_than_was_charged(data):
         pytest.param({**FIXED, "likelihood_power": None}, marks=pytest.mark.slow),
         pytest.param({**FIXED, "acceptance": "penalty"}, marks=pytest.mark.slow),
         pytest.param({**FIXED, "acceptance": "noisy_barker"}, marks=pytest.mark.slow),
-        {"step_size": 0.1, "lipschitz": 1.5, "likelihood_power": None},
+        pytest.param(
+            {"step_size": 0.1, "lipschitz": 1.5, "likelihood_power": None}, marks=pytest.mark.slow
+        ),
         FILTERED,
     ],
     ids=["power", "penalty", "noisy", "directional", "filter"],
@@ -158,7 +160,12 @@ def test_a_run_that_does_not_fit_is_refused_with_what_would(data):
 
 
 @pytest.mark.parametrize(
-    "relation", [pytest.param("zero_out", marks=pytest.mark.slow), "replace_one", "add_remove"]
+    "relation",
+    [
+        pytest.param("zero_out", marks=pytest.mark.slow),
+        pytest.param("replace_one", marks=pytest.mark.slow),
+        "add_remove",
+    ],
 )
 def test_every_relation_is_charged(data, relation):
     accountant = ndp.Accountant(relation=relation)
@@ -181,8 +188,18 @@ def swapped(z):
     return {"w": z["w"][::-1]}
 
 
-def test_public_moves_reach_the_other_mode_and_cost_nothing():
-    x = (np.sign(np.arange(60) - 29.5) * 1.5).astype(np.float32)
+SWAPPED = (np.sign(np.arange(60) - 29.5) * 1.5).astype(np.float32)
+
+
+def test_public_moves_cost_nothing():
+    with_moves = bound((SWAPPED,), model=with_swap, public_moves=(swapped,), **FIXED)
+    assert with_moves.public_moves == (swapped,)
+    assert with_moves.event(400) == bound((SWAPPED,), model=with_swap, **FIXED).event(400)
+
+
+@pytest.mark.slow
+def test_public_moves_reach_the_other_mode():
+    x = SWAPPED
     arguments = {"step_size": 0.05, "lipschitz": 4.0, "max_move": 0.1}
     kernel = ndp.DPFastMH(with_swap, public_moves=(swapped,), **arguments)
     mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=400, progress_bar=False, secure=False)
@@ -285,6 +302,28 @@ def test_a_direction_averaged_term_stays_within_that_of_its_predictor(data):
             assert u == pytest.approx(exact, rel=1e-3)
 
 
+def test_neither_a_batch_nor_its_size_leaves_a_step(data):
+    """A mini-batch step tells one bit: its state is one of two that no record has a part in."""
+    kernel = bound(data, likelihood_power=0.1, batch_size=100, **FIXED)
+    state = kernel.init(jax.random.key(3), 0, {"w": jnp.zeros(3)})
+    step = jax.jit(lambda state, records: kernel.sample(state, records))
+    accepted = []
+    for count in range(20):
+        before, carried = state, jax.random.split(state.rng_key)[0]
+        fresh = jax.random.fold_in(jax.random.split(state.rng_key)[1], count)
+        walk_key = jax.random.split(jax.random.split(fresh)[0], 3)[0]
+        move = kernel.walk.draw(walk_key, before.i, before.z["w"], 1)[0]
+        state = step(before, [jnp.asarray(a) for a in data])
+        accepted.append(bool(np.any(state.z["w"] != before.z["w"])))
+        there = before.z["w"] + move * accepted[-1]
+        np.testing.assert_allclose(state.z["w"], there, rtol=1e-5, atol=1e-7)
+        assert state.rng_key == carried
+        assert (int(state.i), state.allowance.tolist()) == (count + 1, [0, 0])
+    assert state._fields == ("i", "z", "rng_key", "allowance")
+    # Both outcomes of a bit near one half: false alarm 2e-6.
+    assert 0 < sum(accepted) < 20
+
+
 def test_steps_are_free_of_the_noise_seed_of_their_neighbours(data):
     """Two records apart, a chain differs in bits alone: the proposals are the same."""
     other = data[0].copy()
@@ -300,6 +339,7 @@ def test_steps_are_free_of_the_noise_seed_of_their_neighbours(data):
     assert np.array_equal(moved[0], moved[1]) or not np.any(moved[0] * moved[1])
 
 
+@pytest.mark.slow
 def test_nothing_but_released_draws_differs_between_neighbours(records):
     other = {k: v.copy() for k, v in records.items()}
     other["x"][7] = [40.0, 36.0, -36.0]

@@ -1,6 +1,7 @@
 """Mini-batches and choices: detailed balance by enumeration, laws of the draws, exact words."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,7 @@ def batch_of(num_records, mean):
     return PoissonBatch.create(num_records, mean, 1e-12, TEST.grid, TEST.largest)
 
 
+@partial(jax.jit, static_argnums=0)
 def weight(batch, integer, limit):
     """Units that one kept draw adds, as the batch itself computes them."""
     draws = batch.room
@@ -33,7 +35,7 @@ def weight(batch, integer, limit):
         jnp.zeros(draws, jnp.uint32),
         limit,
     )
-    return int(jnp.sum(kept))
+    return jnp.sum(kept)
 
 
 def test_minibatch_transition_matrices_are_reversible():
@@ -51,7 +53,7 @@ def test_minibatch_transition_matrices_are_reversible():
         rates = batch.mean / 3 * (places - limit - terms) / places
         pmf = [poisson.pmf(np.arange(13), rate) for rate in rates]
         chance = np.array([np.prod([pmf[n][k[n]] for n in range(3)]) for k in counts])
-        weights = np.array([weight(batch, int(t), limit) for t in terms])
+        weights = np.array([int(weight(batch, t, limit)) for t in terms])
         flows[i, j] = np.sum(chance * law(np.array(counts) @ weights))
     target = np.exp(log_likelihood.sum(0) * batch.unit)
     flows *= target[:, None]
@@ -86,7 +88,7 @@ def test_kept_counts_are_poisson_and_independent():
     for column, record in enumerate((0, 1, 3)):
         integer = int(np.rint(np.float32(terms[record]) / np.float32(batch.unit)))
         integer = int(np.clip(integer, -limit, limit))
-        counts = totals[:, column] / weight(batch, integer, limit)
+        counts = totals[:, column] / int(weight(batch, integer, limit))
         rate = batch.mean / 4 * (places - limit - integer) / places
         assert abs(counts.mean() - rate) < 4.5 * np.sqrt(rate / 4e4)
         assert abs(counts.var() - rate) < 4.5 * np.sqrt((rate + 2 * rate**2) / 4e4)
