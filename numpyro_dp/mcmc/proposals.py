@@ -81,14 +81,11 @@ def check_public_moves(wall: PrivateModel, moves: tuple[Move, ...]) -> None:
         of a made-up record.
     """
     for place, move in enumerate(moves):
-        for seed in range(_TRIES):
-            _check_one(wall, move, f"public_moves[{place}]", random.key(seed))
+        _check_one(wall, move, f"public_moves[{place}]")
 
 
-def _check_one(wall: PrivateModel, move: Move, name: str, key: Any) -> None:
-    start_key, spread_key, record_key = random.split(key, 3)
-    position, unravel = ravel_pytree(wall.init(start_key))
-    position = position + random.normal(spread_key, position.shape, position.dtype)
+def _check_one(wall: PrivateModel, move: Move, name: str) -> None:
+    unravel = ravel_pytree(wall.init(random.key(0)))[1]
 
     def moved(flat: Float[Array, " dim"]) -> Float[Array, " dim"]:
         new = move(unravel(flat))
@@ -96,15 +93,24 @@ def _check_one(wall: PrivateModel, move: Move, name: str, key: Any) -> None:
             raise ValueError(f"{name} must return every latent, got {sorted(new)}")
         return ravel_pytree({site: new[site] for site in sorted(new)})[0]
 
-    def likelihood(flat: Float[Array, " dim"]) -> Float[Array, ""]:
-        return wall.record_log_likelihood(unravel(flat), wall.dummy_records(record_key, 1))
-
     @jax.jit
-    def tried(here: Float[Array, " dim"]) -> tuple[Array, Array, Array, Array]:
+    def tried(here: Float[Array, " dim"], record: list) -> tuple[Array, Array, Array, Array]:
         there = moved(here)
-        return moved(there), jax.jacobian(moved)(here), likelihood(here), likelihood(there)
+        before, after = (wall.record_log_likelihood(unravel(z), record) for z in (here, there))
+        return moved(there), jax.jacobian(moved)(here), before, after
 
-    back, slopes, before, after = tried(position)
+    for seed in range(_TRIES):
+        start_key, spread_key, record_key = random.split(random.key(seed), 3)
+        position = ravel_pytree(wall.init(start_key))[0]
+        position = position + random.normal(spread_key, position.shape, position.dtype)
+        _require_public(name, position, tried(position, wall.dummy_records(record_key, 1)))
+
+
+def _require_public(
+    name: str, position: Float[Array, " dim"], found: tuple[Array, Array, Array, Array]
+) -> None:
+    """Refuse a move by where it leads twice, its slopes, and a record's likelihood around it."""
+    back, slopes, before, after = found
     if not np.allclose(back, position, rtol=_TOLERANCE, atol=_TOLERANCE):
         raise ValueError(f"{name} is not an involution: applied twice it must lead back")
     volume = np.linalg.det(np.asarray(slopes, float))

@@ -69,15 +69,14 @@ def test_the_share_is_that_of_terms_past_the_bound(fixed):
     assert found.num_moves == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "least", "most"),
     [
         ({"step_size": 0.05, "record_bound": distance, "rho": 10.0, "num_chains": 2}, 0.24, 0.26),
-        pytest.param({**FIXED, "num_candidates": 3}, 0.2, 0.251, marks=pytest.mark.slow),
-        pytest.param(
-            {**FIXED, "max_move": 0.02, "batch_size": 100}, 0.2, 0.251, marks=pytest.mark.slow
-        ),
-        pytest.param({**FIXED, "lipschitz": 40.0}, 0.0, 1e-3, marks=pytest.mark.slow),
+        ({**FIXED, "num_candidates": 3}, 0.2, 0.251),
+        ({**FIXED, "max_move": 0.02, "batch_size": 100}, 0.2, 0.251),
+        ({**FIXED, "lipschitz": 40.0}, 0.0, 1e-3),
     ],
     ids=["filter", "candidates", "batch", "true-bound"],
 )
