@@ -62,17 +62,20 @@ class Channel:
             all_of_it += float(worth.sum())
             trace = h.sum()
             signal = np.minimum(trace * distance, most)
-            at_best.append(float(self._share(trace, signal, 1.0)))
+            at_best.append(float(self._share(trace, signal, 1.0, stable=True)))
         expected = came / all_of_it if all_of_it else 0.0
         return expected, max(expected, float(np.mean(at_best)))
 
-    def _share(self, information: np.ndarray, signal: np.ndarray, part: float) -> np.ndarray:
+    def _share(
+        self, information: np.ndarray, signal: np.ndarray, part: float, *, stable: bool = False
+    ) -> np.ndarray:
         """Share of directions of this information and gradient, after a part of the steps."""
         lost, arrived = np.float64(self.noise**2 / self.num_steps), np.float64(1.0)
         if self.step_size is not None:
-            # Where privacy noise exceeds the Langevin noise, every draw is spread by the rest.
-            excess = max(self.step_size * self.noise**2 / 4 - 1, 0.0)
-            lost = lost + excess * information
+            # Where privacy noise exceeds the Langevin noise, every draw is spread by the rest, and
+            # long steps overshoot: variance grows as 1/(1 − ηh/4), without end from ηh = 4.
+            room = 1.0 if stable else np.maximum(1 - self.step_size * information / 4, 1e-12)
+            lost = lost + (max(self.step_size * self.noise**2 / 4, 1.0) / room - 1) * information
             # The distance falls as exp(−ηht/2), and what is missing of a quadratic gain twice so.
             arrived = -np.expm1(-self.step_size * information * self.num_steps * part)
         return arrived * signal**2 / (signal**2 + lost)

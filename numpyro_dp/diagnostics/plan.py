@@ -157,11 +157,12 @@ def plan(
 
     The expected share of what the data could teach is that of a linearised posterior. With F the
     information of the clipped gradients of N made-up records (score identity: E[clip(g)gᵀ]), an
-    eigenvalue h of it, τ the typical distance from start to prior draw in one coordinate, s the
-    noise in the gradient averaged over T steps and t the temperature that the privacy noise gives
-    to draws, a direction comes through with a²/(a² + s² + h(t − 1)), where a, its gradient at the
-    start, is hτ, but no more than the sum of the clipped gradients' norms; if the chain is long
-    enough to get there: of a quadratic gain it has 1 − exp(−ηhT/2) after half of its steps.
+    eigenvalue h of it, τ the typical distance from start to prior draw in one coordinate, r the
+    privacy noise in one step's gradient, s² = r²/T over T steps of size η and
+    t = max(ηr²/4, 1)/(1 − ηh/4) the temperature of the draws, a direction comes through with
+    a²/(a² + s² + h(t − 1)), where a, its gradient at the start, is hτ, but no more than the sum of
+    the clipped gradients' norms; if the chain is long enough to get there: of a quadratic gain it
+    has 1 − exp(−ηhT/2) after half of its steps.
     Directions are weighted by log(1 + hτ²).
 
     The verdict is *fine* when this share is 0.9 or more, so that a run is expected, under the prior

@@ -216,7 +216,7 @@ def product(x, y=None):
         pytest.param(flat, {}, "prior is flat|constant curvature", marks=pytest.mark.slow),
         pytest.param(student, {}, "no constant curvature", marks=pytest.mark.slow),
         (product, {}, "not provably linear"),
-        (normal, {}, "huber="),
+        pytest.param(normal, {}, "huber=", marks=pytest.mark.slow),
         (logistic, {"row_norm": math.inf}, "row_norm must be finite"),
         (logistic, {"row_norm": -1.0}, "row_norm must be positive"),
         (logistic, {"regularisation": len}, "public number"),

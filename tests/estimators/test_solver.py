@@ -50,7 +50,15 @@ def gradient(plan, rows, theta):
     return total + plan.problem.precision @ (theta - plan.problem.start)
 
 
-@pytest.mark.parametrize("kind", ["random", "separable", "one direction", "huge and broken"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("random", marks=pytest.mark.slow),
+        "separable",
+        pytest.param("one direction", marks=pytest.mark.slow),
+        "huge and broken",
+    ],
+)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_the_gradient_norm_is_guaranteed_on_every_data_set(name, kind):
     x, y = data(kind)
