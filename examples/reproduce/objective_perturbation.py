@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 
 import numpyro_dp as ndp
@@ -71,7 +72,7 @@ def points(load: Callable, name: str, chosen: argparse.Namespace) -> Iterator[di
     """Mean held-out accuracy of one method at one ε after another, as each is finished."""
     x, y, test, outcome = load(chosen.folder)
 
-    def accuracy(w: np.ndarray) -> float:
+    def accuracy(w: ArrayLike) -> float:
         return float(np.mean((test @ np.asarray(w) > 0) == outcome))
 
     best = accuracy(without_privacy(x, y))
