@@ -57,6 +57,7 @@ def check(result, share):
 SHARES = {"DPSGHMC": 0.3, "DPSGNHT": 0.3, "DPSGFS": 0.2}
 
 
+@pytest.mark.slow
 def test_the_bound_nears_the_reported_epsilon_and_stays_below():
     check(attack("DPSGHMC", num_chains=1_000), 0.2)
 

@@ -120,7 +120,8 @@ def test_output_perturbation_is_charged_for_what_one_record_moves():
         assert exact <= privacy_curve(plan.event).delta(epsilon)
 
 
-@pytest.mark.parametrize("noise", ["gaussian", pytest.param("gamma", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", ["gaussian", "gamma"])
 def test_what_is_released_has_the_density_of_the_theorem(noise):
     """Kolmogorov–Smirnov at a fixed seed; fails with probability 1e-6 on a right release."""
     *_, glm, plan, records = planned(

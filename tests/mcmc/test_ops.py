@@ -136,6 +136,7 @@ def test_one_record_moves_the_gradient_by_at_most_what_is_charged(wall):
     assert 0.95 * method.bound < worst <= method.bound
 
 
+@pytest.mark.slow
 def test_langevin_reaches_the_mean_and_variance_of_its_gaussian_law():
     """400 chains; each of the two intervals is 4 standard errors: false alarm 1.3e-4."""
     x = np.full(50, 2.0, np.float32)
