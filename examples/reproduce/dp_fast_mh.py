@@ -1,6 +1,7 @@
 """DP-Fast MH's figures with the total ε of a run in place of its ε per step; δ = 1e-5.
 
     python examples/reproduce/dp_fast_mh.py DATA [--small] [--only mixture|mnist|chi] [--runs 2]
+        [--out FOLDER]
 
 DATA is the folder with ``gmm_dp_fast_mh.npz`` and ``mnist79_pca50.npz``. The mixture is scored by
 the symmetric KL divergence between the draws on 99 × 99 bins and the exact posterior, with
@@ -22,6 +23,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -104,7 +106,8 @@ def run_mixture(x: np.ndarray, epsilon: float, settings: dict, steps: int, seed:
     return mcmc
 
 
-def report_mixture(folder: Path, small: bool, runs: int, only: str | None) -> None:
+def report_mixture(folder: Path, small: bool, runs: int, only: str | None, out: Path) -> None:
+    figure, panels = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
     data = np.load(folder / "gmm_dp_fast_mh.npz")
     exact, x, steps = Exact(data), data["x"], 500 if small else 20_000
     for name, (epsilon, settings) in MIXTURE.items():
@@ -113,6 +116,7 @@ def report_mixture(folder: Path, small: bool, runs: int, only: str | None) -> No
         for seed in range(runs):
             start = time.perf_counter()
             mcmc = run_mixture(x, epsilon, settings, steps, seed)
+            seconds = time.perf_counter() - start
             draws = np.asarray(mcmc.get_samples()["theta"])
             at = [n for n in (steps // 5, steps // 2, steps) if n]
             path = ", ".join(f"{exact.divergence(draws[:n], 1e-12):.2f} at {n}" for n in at)
@@ -120,10 +124,26 @@ def report_mixture(folder: Path, small: bool, runs: int, only: str | None) -> No
             print(
                 f"{name:28} ε = {mcmc.privacy.epsilon:.4f}  KL {path} "
                 f"({exact.divergence(draws, 1e-5):.2f} with smoothing 1e-5)  "
-                f"mass {np.mean(draws[:, 1] > 0):.3f}  moves {moved:.2f}  "
-                f"{time.perf_counter() - start:.0f} s",
+                f"mass {np.mean(draws[:, 1] > 0):.3f}  moves {moved:.2f}  {seconds:.0f} s",
                 flush=True,
             )
+            taken = np.linspace(steps // 20, steps, 20).astype(int)
+            reached = [exact.divergence(draws[:n], 1e-12) for n in taken]
+            label = f"{name}, ε = {mcmc.privacy.epsilon:.2g}" if seed == 0 else None
+            colour = f"C{list(MIXTURE).index(name)}"
+            panels[0].plot(taken, reached, color=colour, label=label)
+            # Every step costs the same; compilation is shared out among them.
+            panels[1].plot(taken / steps * seconds, reached, color=colour)
+    panels[0].set(xlabel="iterations", ylabel="symmetric KL divergence", yscale="log")
+    panels[1].set(xlabel="seconds, compilation included")
+    panels[0].legend(fontsize=8)
+    save(figure, out / "dp_fast_mh_mixture.png")
+
+
+def save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
 
 
 # One unit of the scaled rows; the prior has standard deviation 1 before scaling.
@@ -184,8 +204,9 @@ def accuracy(w: np.ndarray, data: Any) -> float:
     return float(np.mean((data["X_test"] @ w > 0) == data["y_test"]))
 
 
-def report_mnist(folder: Path, small: bool, runs: int) -> None:
+def report_mnist(folder: Path, small: bool, runs: int, out: Path) -> None:
     data = np.load(folder / "mnist79_pca50.npz")
+    figure, axes = plt.subplots(figsize=(5.5, 4), layout="constrained")
     for epsilon, (steps, power, _, _) in MNIST.items():
         for seed in range(runs):
             begun = time.perf_counter()
@@ -199,6 +220,11 @@ def report_mnist(folder: Path, small: bool, runs: int) -> None:
                 f"{time.perf_counter() - begun:.0f} s",
                 flush=True,
             )
+            axes.plot(mcmc.privacy.epsilon, scores[0], "o", color="C0")
+            axes.plot(mcmc.privacy.epsilon, scores[1], "x", color="C1")
+    axes.set(xscale="log", xlabel="total ε (δ = 1e-5)", ylabel="test accuracy, 7 against 9")
+    axes.legend(["mean of the second half", "last position"])
+    save(figure, out / "dp_fast_mh_mnist.png")
 
 
 # Every χ at these ε takes as many steps of one size; without χ a step reads all records. Half of
@@ -238,8 +264,9 @@ def run_chi(data: Any, epsilon: float, chi: float | None, steps: int, seed: int)
     return from_zero(mcmc, data, seed)
 
 
-def report_chi(folder: Path, small: bool, runs: int) -> None:
+def report_chi(folder: Path, small: bool, runs: int, out: Path) -> None:
     data = np.load(folder / "mnist79_pca50.npz")
+    figure, axes = plt.subplots(figsize=(5.5, 4), layout="constrained")
     for epsilon, chi in itertools.product(CHI_EPSILONS, CHI):
         for seed in range(runs):
             begun = time.perf_counter()
@@ -256,6 +283,13 @@ def report_chi(folder: Path, small: bool, runs: int) -> None:
                 f"{time.perf_counter() - begun:.0f} s",
                 flush=True,
             )
+            colour = f"C{CHI_EPSILONS.index(epsilon)}"
+            score = accuracy(w[len(w) // 2 :].mean(0), data)
+            axes.plot(batch, score, "o", color=colour)
+            axes.annotate(f"χ = {chi or '∞'}", (batch, score), fontsize=7)
+    axes.set(xscale="log", xlabel="mean batch", ylabel="test accuracy of the mean")
+    axes.set_title("ε = 0.5 (blue) and 1 (orange): what a small batch costs")
+    save(figure, out / "dp_fast_mh_chi.png")
 
 
 def main() -> None:
@@ -264,14 +298,15 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="few steps, for a quick look")
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--only", default=None, help="mnist, chi, mixture, or part of a row's name")
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder for the pictures")
     options = parser.parse_args()
     if options.only not in ("mnist", "chi"):
         only = None if options.only == "mixture" else options.only
-        report_mixture(options.data, options.small, options.runs, only)
+        report_mixture(options.data, options.small, options.runs, only, options.out)
     if options.only in (None, "mnist"):
-        report_mnist(options.data, options.small, options.runs)
+        report_mnist(options.data, options.small, options.runs, options.out)
     if options.only in (None, "chi"):
-        report_chi(options.data, options.small, options.runs)
+        report_chi(options.data, options.small, options.runs, options.out)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The DP-Fast MH reproduction runs in its small mode, and every run stays within its budget."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,10 +12,18 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "reproduce" / "dp_fast_mh.py"
 
 
 @pytest.fixture(scope="module")
-def printed(data_folder):
+def printed(data_folder, tmp_path_factory):
     """What the script prints, a line for each run."""
-    command = [sys.executable, SCRIPT, data_folder, "--small", "--runs", "1"]
-    finished = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
+    out = tmp_path_factory.mktemp("pictures")
+    command = [sys.executable, SCRIPT, data_folder, "--small", "--runs", "1", "--out", out]
+    finished = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "MPLBACKEND": "agg"},
+    )
+    assert len(list(out.glob("dp_fast_mh_*.png"))) == 3
     return finished.stdout.splitlines()
 
 
