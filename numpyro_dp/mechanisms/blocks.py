@@ -1,6 +1,7 @@
 """The records of one block of a batch, fetched by row number or in order."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int32
 
@@ -46,7 +47,8 @@ def _fetched(records: list[Array], rows: Int32[Array, " rows"]) -> Int32[Array, 
             continue
         flat = leaf.reshape(leaf.shape[0], -1)
         width = min(flat.shape[1], _LINES * _CACHE_LINE // 4)
-        places = jnp.arange(0, width, _CACHE_LINE // 4, dtype=jnp.int32)
+        # A row need not begin with a line: its last place may lie in one more.
+        places = np.unique(np.r_[0 : width : _CACHE_LINE // 4, width - 1]).astype(np.int32)
         loaded |= lax.bitcast_convert_type(flat[rows[:, None], places], jnp.uint32).max(axis=1)
     # The complement of 31 bits is negative and every row number is not: the maximum is the row,
     # whatever was loaded, and the compiler cannot drop the loads.

@@ -8,7 +8,14 @@ import re
 import dp_accounting
 import pytest
 
-from numpyro_dp.accounting import Accountant, Budget, privacy_curve, rounded_down, rounded_up
+from numpyro_dp.accounting import (
+    Accountant,
+    Budget,
+    calibrate,
+    privacy_curve,
+    rounded_down,
+    rounded_up,
+)
 from numpyro_dp.accounting.events import (
     ComposedDpEvent,
     GaussianDpEvent,
@@ -72,9 +79,7 @@ def test_remaining_is_what_a_gaussian_may_still_cost(accountant):
     accountant.charge(run(3.0, 300), label="sampler")
     left = accountant.remaining()
     assert 1.0 - accountant.epsilon() < left < 1.0
-    noise = 1.0
-    while privacy_curve(GaussianDpEvent(noise)).epsilon(1e-5) > left:
-        noise *= 1.0005
+    noise = calibrate(GaussianDpEvent, Budget(left, 1e-5))
     assert accountant.fits(GaussianDpEvent(noise))
     assert not accountant.fits(GaussianDpEvent(noise / 1.004))
 

@@ -264,6 +264,7 @@ def test_no_epsilon_where_total_variation_exceeds_delta():
     assert math.isfinite(curve.epsilon(1e-4))
 
 
+@pytest.mark.slow
 def test_grouping_rounds_noise_down():
     # 64 levels are exact, so the same steps with neighbouring levels merged bound the truth.
     noises = np.geomspace(1.0, 3.0, 72)

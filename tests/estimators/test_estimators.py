@@ -43,6 +43,7 @@ def estimators(**options):
     ]
 
 
+@pytest.mark.slow
 def test_with_little_noise_the_estimate_is_the_map(people):
     objective, output = estimators(noise_multiplier=0.1, regularisation=4.0)
     found = objective.run(KEY, *people).params["w_auto_loc"]

@@ -91,6 +91,7 @@ def kernel_state(mcmc, start, first, x, y):
     return np.asarray(mcmc.last_state.z["w"])
 
 
+@pytest.mark.slow
 def test_many_levels_cost_what_their_steps_cost():
     def decreasing(step):
         return 6.0 * (1 + step / 100) ** -0.3

@@ -276,7 +276,7 @@ def heteroscedastic() -> Built:
 # --- categories, ranks, vectors
 
 
-@accepted(quick=True)
+@accepted()
 def softmax_regression() -> Built:
     def model(x, y):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([D, 4]).to_event(2))
@@ -373,7 +373,7 @@ def plackett_luce_ranks() -> Built:
 # --- hierarchies
 
 
-@accepted(quick=True)
+@accepted()
 def counties() -> Built:
     def model(county, floor, y, num_counties):
         mu = numpyro.sample("mu", dist.Normal(0, 5))
@@ -725,7 +725,7 @@ def support_depends_on_a_latent() -> Built:
 # --- neural, sequential, structured arguments
 
 
-@accepted(quick=True)
+@accepted()
 def small_neural_network() -> Built:
     def model(x, y, hidden):
         w1 = numpyro.sample("w1", dist.Normal(0, 1).expand([D, hidden]).to_event(2))

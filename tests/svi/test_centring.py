@@ -46,6 +46,7 @@ def fit(data, steps=60, **changes):
     return svi.run(KEY, steps, *data, progress_bar=False).params["w_auto_loc"]
 
 
+@pytest.mark.slow
 def test_a_small_centred_clip_keeps_the_mode(records):
     """Almost no noise: what is left is the bias of clipping."""
     data = records["x"], records["y"]
