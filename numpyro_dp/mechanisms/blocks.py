@@ -47,8 +47,10 @@ def _fetched(records: list[Array], rows: Int32[Array, " rows"]) -> Int32[Array, 
             continue
         flat = leaf.reshape(leaf.shape[0], -1)
         width = min(flat.shape[1], _LINES * _CACHE_LINE // 4)
-        # A row need not begin with a line: its last place may lie in one more.
-        places = np.unique(np.r_[0 : width : _CACHE_LINE // 4, width - 1]).astype(np.int32)
+        places = np.arange(0, width, _CACHE_LINE // 4, dtype=np.int32)
+        if width - 1 - places[-1] >= _CACHE_LINE // 8:
+            # A row need not begin with a line: its end likely lies in one more.
+            places = np.append(places, np.int32(width - 1))
         loaded |= lax.bitcast_convert_type(flat[rows[:, None], places], jnp.uint32).max(axis=1)
     # The complement of 31 bits is negative and every row number is not: the maximum is the row,
     # whatever was loaded, and the compiler cannot drop the loads.
