@@ -4,6 +4,7 @@ Every mechanism here is bounded by a family of pairs of bits; ``binary`` compose
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -39,12 +40,12 @@ _MOST_NOISE = 20.0
 _MOST_DRAWS = 400.0
 
 
-class Bits(Bound):
+class Bits(Bound, ABC):
     """Mechanisms that are no worse than a family of pairs of bits."""
 
+    @abstractmethod
     def family(self, step: float) -> Family:
         """Return the pairs, more of them for a smaller ``step``."""
-        raise NotImplementedError
 
     def renyi(self) -> Array:
         """The supremum over the pairs, or a closed form where it is smaller."""

@@ -16,7 +16,7 @@ from jax import lax, random
 from jaxtyping import Array
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import DEFAULT_DELTA, Accountant, Budget, PrivacyReport, calibrate
+from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, calibrate
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.estimators.noise import Tilt
 from numpyro_dp.estimators.problem import Problem, problem
@@ -129,10 +129,9 @@ class PerturbationEstimator:
     @property
     def delta(self) -> float:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
-        for budget in (self.privacy, self._account.budget):
-            if budget is not None:
-                return budget.delta
-        return DEFAULT_DELTA
+        if self.privacy is not None:
+            return self.privacy.delta
+        return self._account.stated_delta
 
     def _ridge(self, loss: Loss, prior_curvature: float) -> float:
         """Curvature of the ridge that is added to the prior."""

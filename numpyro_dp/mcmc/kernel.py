@@ -20,14 +20,12 @@ from jax import lax, random
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Accountant, Budget, Relation
+from numpyro_dp.accounting import DEFAULT_DELTA, Accountant, Budget, Relation
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc import plain
 from numpyro_dp.model import PrivateModel
 
 __all__ = ["BoundKernel", "PrivateKernel", "RunFacts"]
-
-_DEFAULT_DELTA = 1e-6
 
 
 @dataclass(frozen=True)
@@ -233,11 +231,9 @@ class PrivateKernel(MCMCKernel):
     @property
     def delta(self) -> float:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
-        ledger = None if self.accountant is None else self.accountant.budget
-        for budget in (self.privacy, ledger):
-            if budget is not None:
-                return budget.delta
-        return _DEFAULT_DELTA
+        if self.privacy is not None:
+            return self.privacy.delta
+        return DEFAULT_DELTA if self.accountant is None else self.accountant.stated_delta
 
     def init(
         self,

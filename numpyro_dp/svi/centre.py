@@ -13,7 +13,7 @@ from jax import random
 from jaxtyping import Array, ArrayLike, Float
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import DEFAULT_DELTA, Accountant, Budget, PrivacyReport
+from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms import PrivateSum, arguments, os_key
@@ -115,10 +115,9 @@ class PrivateCentre:
     @property
     def delta(self) -> float:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
-        for budget in (self.privacy, self._account.budget):
-            if budget is not None:
-                return budget.delta
-        return DEFAULT_DELTA
+        if self.privacy is not None:
+            return self.privacy.delta
+        return self._account.stated_delta
 
     def run(self, rng_key: Any, x: ArrayLike) -> CentredInputs:
         """Charge the accountant, then release the mean.

@@ -16,7 +16,7 @@ from numpyro.infer.svi import SVIState
 
 from numpyro_dp import _validate
 from numpyro_dp._guide import made_up_arguments, prepare
-from numpyro_dp.accounting import DEFAULT_DELTA, Accountant, Budget, PrivacyReport
+from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms import os_key, scrubbed
@@ -170,10 +170,9 @@ class DPSVI(numpyro.infer.SVI):
     @property
     def delta(self) -> float:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
-        for budget in (self._settings.privacy, self._accountant.budget):
-            if budget is not None:
-                return budget.delta
-        return DEFAULT_DELTA
+        if self._settings.privacy is not None:
+            return self._settings.privacy.delta
+        return self._accountant.stated_delta
 
     @property
     def _private_size(self) -> bool:
