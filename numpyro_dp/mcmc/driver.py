@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 import numpyro.infer
 import tqdm.auto
 from jax import random
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from numpyro_dp.accounting import Accountant, PrivacyReport, rounded_down, rounded_up
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.mcmc.devices import over_devices
 from numpyro_dp.mcmc.fields import check_fields
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect
-from numpyro_dp.mcmc.progress import epsilon_table, steps_behind
+from numpyro_dp.mcmc.progress import cents_up, epsilon_table, steps_behind
 from numpyro_dp.mcmc.start import first_positions, starting_positions
 from numpyro_dp.mcmc.statement import (
     GIVEN_START,
@@ -36,10 +35,6 @@ from numpyro_dp.model import private_model
 __all__ = ["MCMC"]
 
 _BAR_UPDATES = 50
-
-
-def _cents_up(epsilon: float) -> str:
-    return "∞" if epsilon == math.inf else f"{math.ceil(epsilon * 100 - 1e-9) / 100:.2f}"
 
 
 class MCMC(numpyro.infer.MCMC):
@@ -272,7 +267,7 @@ class MCMC(numpyro.infer.MCMC):
                 # NumPyro would pmap, which makes the records constants of the executable. The
                 # vectorized loop with its chain axis spread over devices does not.
                 self.chain_method = "vectorized"
-                self._spread, everywhere = _over_devices(self.num_chains)
+                self._spread, everywhere = over_devices(self.num_chains)
                 records = jax.device_put(records, everywhere)
             super().run(noise_key, *records, extra_fields=extra_fields, init_params=start)
         finally:
@@ -358,7 +353,7 @@ class MCMC(numpyro.infer.MCMC):
         parallel = self.num_chains if self.chain_method == "vectorized" else 1
         steps = self._steps_before_chain + done * self.sampler.steps_per_sample * parallel
         reached = next(epsilon for count, epsilon in table if steps <= count)
-        return f"ε={_cents_up(reached)} of {_cents_up(table[-1][1])} charged"
+        return f"ε={cents_up(reached)} of {cents_up(table[-1][1])} charged"
 
     def _forget(self) -> None:
         """Leave neither records nor keys in this object, whatever happened."""
@@ -402,9 +397,3 @@ class MCMC(numpyro.infer.MCMC):
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-
-
-def _over_devices(num_chains: int) -> tuple[NamedSharding, NamedSharding]:
-    """Shardings that give each of ``num_chains`` devices one chain, and all of them everything."""
-    mesh = Mesh(np.array(jax.local_devices()[:num_chains]), ("chains",))
-    return NamedSharding(mesh, PartitionSpec("chains")), NamedSharding(mesh, PartitionSpec())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpyro_dp.accounting import Relation, privacy_curve
 from numpyro_dp.accounting.events import ComposedDpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel
 
-__all__ = ["epsilon_table", "steps_behind"]
+__all__ = ["cents_up", "epsilon_table", "steps_behind"]
 
 _EPSILON_POINTS = 20
 # Far enough from where a 32-bit counter wraps for any run to finish.
@@ -72,3 +73,8 @@ def epsilon_table(
         return privacy_curve(ComposedDpEvent(parts), relation).epsilon(delta)
 
     return tuple((count * group, epsilon(count)) for count in counts)
+
+
+def cents_up(epsilon: float) -> str:
+    """ε in hundredths, rounded up: a bar shows no less than was spent."""
+    return "∞" if epsilon == math.inf else f"{math.ceil(epsilon * 100 - 1e-9) / 100:.2f}"
