@@ -26,10 +26,14 @@ class Plan:
     gradient: PrivateSum
     curvature: PrivateSum | None
 
-    def event(self, num_steps: int, *, finished: bool = True) -> DpEvent:
-        """What ``num_steps`` steps cost, and the curvature when the run is ``finished``."""
-        steps = self.gradient.event(num_steps)
-        if self.curvature is None or not finished:
+    def event(self, num_steps: int) -> DpEvent:
+        """What a run of ``num_steps`` costs."""
+        return self.cost(num_steps, num_steps)
+
+    def cost(self, done: int, num_steps: int) -> DpEvent:
+        """What the first ``done`` of ``num_steps`` steps cost; the curvature comes last."""
+        steps = self.gradient.event(done)
+        if self.curvature is None or done < num_steps:
             return steps
         return ComposedDpEvent([steps, self.curvature.event(1)])
 

@@ -1,0 +1,1 @@
+"""Guides of :class:`~numpyro_dp.VIPS`: each knows its expected statistics and their bounds."""

@@ -1,0 +1,140 @@
+"""What a guide tells the VIPS engine: which statistics to release, and what to make of them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jaxtyping import Array, Float
+
+from numpyro_dp import _validate
+
+if TYPE_CHECKING:
+    from numpyro_dp.variational import Outline
+
+__all__ = ["Phase", "Programme", "StatisticsGuide"]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Consecutive releases of one statistic.
+
+    :param name: what is released, in a few words for reports (``"scores"``).
+    :param dim: numbers in one record's statistic.
+    :param clip_norm: L2 bound on one record's (scaled) statistic; ``inf`` where privacy is off.
+    :param weights: relative squared privacy loss of each release of this phase.
+    :param scale: public positive weights of the numbers: ``scale * statistic`` is clipped, and
+        undone after the release; ``None`` for ones.
+    """
+
+    name: str
+    dim: int
+    clip_norm: float
+    weights: tuple[float, ...]
+    scale: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _validate.positive_int("dim", self.dim)
+        if self.clip_norm != math.inf:
+            _validate.positive("clip_norm", self.clip_norm)
+        if not self.weights or min(self.weights) <= 0:
+            raise ValueError(f"phase {self.name!r} needs at least one release, of positive weight")
+
+
+class Programme(ABC):
+    """A guide bound to one model at known shapes: all that a run will ask of the records.
+
+    Immutable and compared by identity; a static argument of compiled loops. It never sees more
+    than one record at a time, nor any un-noised sum.
+    """
+
+    phases: tuple[Phase, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences for the report, from public numbers alone."""
+
+    @abstractmethod
+    def start(self, key: Array) -> Any:
+        """What is known before any release: a pytree of arrays, a function of a public key."""
+
+    @abstractmethod
+    def statistic(self, phase: int, state: Any, record: Sequence[Array]) -> Float[Array, " dim"]:
+        """What one record adds to the released sum.
+
+        :param phase: index into :attr:`phases`.
+        :param state: what is known; a function of earlier releases.
+        :param record: one row of each array of :meth:`records`, the leading axis (of 1) kept.
+        """
+
+    @abstractmethod
+    def advance(
+        self,
+        phase: int,
+        state: Any,
+        released: Float[Array, " dim"],
+        noise_sd: Float[Array, " dim"],
+        step: Array,
+    ) -> Any:
+        """What is known after a release: post-processing.
+
+        :param released: noisy estimate of the sum of all records' clipped statistics.
+        :param noise_sd: standard deviation of its privacy noise; 0 where privacy is off.
+        :param step: releases of this phase before this one.
+        """
+
+    @abstractmethod
+    def params(self, state: Any) -> Mapping[str, Array]:
+        """Values of the guide's ``numpyro.param`` sites, on their own supports."""
+
+    @abstractmethod
+    def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
+        """Record arrays, leading axis the number of records, in the order of ``record``."""
+
+    def target(self) -> Any:
+        """What draws from the fitted guide (``draw``, ``unconstrain``, ``guide``).
+
+        ``None`` has the engine trace model and guide together, which any guide over global
+        latents allows.
+        """
+        return None
+
+
+class StatisticsGuide(ABC):
+    """A NumPyro guide that knows which expected statistics of the records it is made of.
+
+    It is a guide like any other, callable with the model's arguments, and serves
+    ``numpyro.infer.Predictive`` with the parameters of a run.
+
+    :param model: the NumPyro model.
+    :param data_plate: name of the private plate, when several enclose the observations.
+    """
+
+    def __init__(self, model: Callable[..., Any], *, data_plate: str | None = None) -> None:
+        self.model = model
+        self.data_plate = data_plate
+
+    @abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
+        """Sample the latents from the fitted law; its parameters are ``numpyro.param`` sites."""
+
+    @abstractmethod
+    def programme(
+        self,
+        found: Outline,
+        num_steps: int | None,
+        *,
+        sampling_rate: float,
+        clip_norm: float | None,
+    ) -> Programme:
+        """Bind to a model at known shapes; no value of a record is looked at.
+
+        :param found: the model's arguments and private plate.
+        :param num_steps: releases wanted, in all phases together; ``None`` for what suits.
+        :param sampling_rate: chance of each record to be in a batch, 1 for full batches.
+        :param clip_norm: L2 bound given by the user in place of the guide's own; ``inf`` switches
+            clipping off (and privacy with it).
+        :raises UnsupportedModelError: the model is outside the guide's family, by site and cause.
+        :raises ValueError: ``num_steps`` is too small for the phases of this guide.
+        """

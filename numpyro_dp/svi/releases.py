@@ -1,0 +1,104 @@
+"""The private sums of a run of several phases, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from numpyro_dp.accounting import Budget, Relation
+from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.mechanisms.planning import least_noise
+from numpyro_dp.svi.programme import Phase
+
+__all__ = ["Releases", "planned_releases"]
+
+
+@dataclass(frozen=True)
+class Releases:
+    """One private sum for each phase.
+
+    :param phases: what is released.
+    :param sums: how, in the same order.
+    :param noise_multiplier: standard deviation of the noise over the clip norm, at a release of
+        average weight.
+    """
+
+    phases: tuple[Phase, ...]
+    sums: tuple[PrivateSum, ...]
+    noise_multiplier: float
+
+    @property
+    def num_steps(self) -> int:
+        """Releases of a whole run."""
+        return sum(len(phase.weights) for phase in self.phases)
+
+    @property
+    def total_variation(self) -> float:
+        """Distance of a whole run to the ideal mechanism: tables and overflowing rooms."""
+        pairs = zip(self.phases, self.sums, strict=True)
+        return sum(len(phase.weights) * each.tv_per_step for phase, each in pairs)
+
+    def cost(self, done: int, num_steps: int) -> DpEvent:
+        """What the first ``done`` of a run's ``num_steps`` releases cost."""
+        events, left = [], min(done, num_steps)
+        for phase, each in zip(self.phases, self.sums, strict=True):
+            taken = min(left, len(phase.weights))
+            left -= taken
+            if taken:
+                events.append(each.event(taken))
+        return ComposedDpEvent(events)
+
+
+@lru_cache(maxsize=64)
+def planned_releases(
+    *,
+    phases: tuple[Phase, ...],
+    noise: float | Budget,
+    delta: float,
+    relation: Relation,
+    num_records: int,
+    sampling_rate: float,
+    microbatch_size: int | None,
+) -> Releases:
+    """The private sums of a run.
+
+    :param noise: noise multiplier of a release of average weight, or the budget that the whole
+        run is calibrated to.
+    :raises ValueError: when no noise that the lattice can carry meets the budget.
+    """
+    weights = [weight for phase in phases for weight in phase.weights]
+    average, total = sum(weights) / len(weights), len(weights)
+
+    if any(phase.clip_norm == math.inf for phase in phases) and noise != 0:
+        raise ValueError("a guide without clipping needs noise_multiplier=0: nothing is private")
+
+    def one(phase: Phase, noise_multiplier: float) -> PrivateSum:
+        private = noise_multiplier > 0
+        levels = _levels(phase.weights, noise_multiplier, average)
+        return PrivateSum.create(
+            num_records=num_records,
+            dim=phase.dim,
+            sampling_rate=sampling_rate,
+            clip_norm=phase.clip_norm if private else math.inf,
+            noise_multiplier=levels[0] if len(set(levels)) == 1 else levels,
+            num_steps=total,
+            delta=delta,
+            microbatch_size=microbatch_size,
+            scale=phase.scale if private else None,
+        )
+
+    def at(noise_multiplier: float) -> Releases:
+        sums = tuple(one(phase, noise_multiplier) for phase in phases)
+        return Releases(phases, sums, noise_multiplier)
+
+    if not isinstance(noise, Budget):
+        return at(noise)
+    return least_noise(at, lambda plan: plan.cost(total, total), noise, relation, total)
+
+
+def _levels(weights: Sequence[float], noise: float, average: float) -> tuple[float, ...]:
+    """Noise multipliers at which releases take their shares of the squared privacy loss."""
+    return tuple(noise * math.sqrt(average / weight) for weight in weights)

@@ -1,0 +1,334 @@
+"""``VIPS``: variational Bayes on noisy expected sufficient statistics."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import random
+from jaxtyping import Array
+
+from numpyro_dp import _validate
+from numpyro_dp._guide import prepare
+from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.mechanisms import PrivateSum, arguments, os_key
+from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, as_typed_keys, is_traced, seeded_key
+from numpyro_dp.mechanisms.wording import arithmetic
+from numpyro_dp.svi.checks import usable_key
+from numpyro_dp.svi.programme import Programme, StatisticsGuide
+from numpyro_dp.svi.progress import steps_bar
+from numpyro_dp.svi.releases import Releases, planned_releases
+from numpyro_dp.svi.result import DPSVIRunResult
+from numpyro_dp.variational import Outline, outline, variational_model
+
+__all__ = ["VIPS"]
+
+
+class VIPS:
+    """Variational inference by perturbed sufficient statistics.
+
+    A guide from :mod:`numpyro_dp.guides` says which expected statistics of the records its updates
+    need. Each step releases their clipped, noisy sum, all blocks of a step in one joint release,
+    and the guide does the rest without data. Far fewer steps than gradients need: 10 to 30.
+
+    :param model: a NumPyro model in the guide's family, with its observations in one plate; one
+        slice of that plate is the unit of privacy.
+    :param guide: a guide of :mod:`numpyro_dp.guides`, made for this model.
+    :param batch_size: *expected* size of a Poisson batch; or
+    :param sampling_rate: inclusion probability q of a record, in (0, 1]. Neither: full batches.
+    :param privacy: :class:`~numpyro_dp.Budget` of one :meth:`run`, from which the noise is
+        calibrated; or
+    :param noise_multiplier: standard deviation of the noise over the clip norm at a release of
+        average weight (the guide says which releases deserve more of the budget).
+    :param clip_norm: L2 bound on a record's statistics, in place of the guide's own.
+    :param accountant: the ledger that must agree to every run. Without one each object keeps its
+        own unbounded account.
+    :param data_plate: name of the plate whose slices are the records, when several enclose the
+        observations.
+    :param microbatch_size: rows whose statistics are held in memory at a time; default: as fits.
+    :param secure: whether noise and batches come from keys of the operating system, as in
+        :class:`~numpyro_dp.MCMC`; ``False`` is reproducible from the caller's key and conditional.
+    :raises ValueError: for arguments out of range, a guide of another kind, or both or neither of
+        ``privacy`` and ``noise_multiplier``.
+
+    **Privacy.** Released: the noisy sum of every step. Mechanism: Poisson-subsampled Gaussian
+    mechanism on one joint vector of clipped statistics a step, sensitivity its clip norm under
+    zero-out and twice that under replace-one; event: one ``Poisson(q, Gaussian)`` for each step,
+    composed, and the total variation of tables and room. A record's statistics are computed from
+    that record and earlier releases alone. Everything else (natural parameters, projections,
+    hyper-posteriors) is post-processing. Under add/remove, where N is private, it is refused: for
+    these sums zero-out, with N public, is the same statement. ``noise_multiplier=0`` with
+    ``clip_norm=inf`` switches privacy off, for tests, and charges ε = ∞.
+
+    **References.** Park, Foulds, Chaudhuri, Welling, *Variational Bayes in Private Settings (VIPS)*
+    (JAIR 2020), algorithms 1 to 5; accounting by privacy.md sections 2 and 10 in place of its
+    moments bound, which counts the blocks of a step as separate events.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: StatisticsGuide,
+        *,
+        batch_size: float | None = None,
+        sampling_rate: float | None = None,
+        privacy: Budget | None = None,
+        noise_multiplier: float | None = None,
+        clip_norm: float | None = None,
+        accountant: Accountant | None = None,
+        data_plate: str | None = None,
+        microbatch_size: int | None = None,
+        secure: bool = True,
+    ) -> None:
+        if not isinstance(guide, StatisticsGuide):
+            raise ValueError(
+                f"VIPS takes a guide of numpyro_dp.guides, got {type(guide).__name__}: for other "
+                "guides use DPSVI"
+            )
+        arguments.check_noise(privacy, noise_multiplier)
+        arguments.check_batches(batch_size, sampling_rate, microbatch_size, None)
+        if clip_norm is not None and clip_norm != math.inf:
+            _validate.positive("clip_norm", clip_norm)
+        arguments.check_noise_and_clip(noise_multiplier, 1.0 if clip_norm is None else clip_norm)
+        if accountant is not None and not isinstance(accountant, Accountant):
+            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {accountant!r}")
+        self.model, self.guide = model, guide
+        self._batch_size, self._sampling_rate = batch_size, sampling_rate
+        self._privacy, self._noise_multiplier, self._clip_norm = (
+            privacy,
+            noise_multiplier,
+            clip_norm,
+        )
+        self._data_plate = guide.data_plate if data_plate is None else data_plate
+        self._microbatch_size, self._secure = microbatch_size, secure
+        self._accountant = Accountant() if accountant is None else accountant
+        self._charges: list[tuple[str, DpEvent]] = []
+        self._steps = 0
+        self._overflow = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def delta(self) -> float:
+        """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
+        if self._privacy is not None:
+            return self._privacy.delta
+        return self._accountant.stated_delta
+
+    def run(
+        self,
+        rng_key: Any,
+        num_steps: int | None,
+        *args: Any,
+        progress_bar: bool = True,
+        **kwargs: Any,
+    ) -> DPSVIRunResult:
+        """Charge the accountant for this run, then fit.
+
+        :param rng_key: a JAX key; governs the start.
+        :param num_steps: private releases in all; ``None`` for the guide's own choice.
+        :param args: arguments of the model; arrays whose leading axis is the private plate are
+            records, everything else is public or must be wrapped in ``numpyro_dp.public``.
+        :param progress_bar: show a bar with the ε reached so far of this run's charge.
+        :param kwargs: keyword arguments of the model.
+        :returns: parameters of the guide, what was known at the end, ``None`` for the losses; and
+            ``.privacy``.
+        :raises BudgetExceededError: the accountant refuses; nothing was charged.
+        :raises UnsupportedModelError: the model is outside the guide's family, or cannot be split.
+        :raises ValueError: an argument is out of range, or of the wrong kind.
+        """
+        if is_traced(rng_key, args, kwargs):
+            raise ValueError(
+                "VIPS.run was called inside a JAX transformation: it would be charged once and "
+                "could be executed many times. Call it outside jit, vmap and pmap"
+            )
+        user_key, start_key = as_typed_keys(rng_key, 1), usable_key(rng_key)
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError("this VIPS object is already running in another thread")
+        try:
+            programme, plan, found = self._bind(num_steps, args, kwargs)
+            target = self._target(programme, found)
+            state = start = programme.start(start_key)
+            records = tuple(programme.records(args, kwargs))
+            _check_shapes(programme, plan, start, records)
+            self._charge(plan)
+            noise_key = os_key() if self._secure else seeded_key(user_key)
+            with steps_bar(
+                plan, plan.num_steps, self._accountant.relation, self.delta, progress_bar
+            ) as show:
+                known = _releases(programme, plan, start, noise_key, records)
+                for done, state in known:
+                    jax.block_until_ready(state)
+                    show(done)
+            report = self._report(programme, plan, found)
+            return DPSVIRunResult(dict(programme.params(state)), state, None, report, target)
+        finally:
+            self._lock.release()
+
+    def _bind(
+        self, num_steps: int | None, args: tuple, kwargs: dict
+    ) -> tuple[Programme, Releases, Outline]:
+        """Fix every number of a run; nothing is charged or touched."""
+        if num_steps is not None:
+            num_steps = _validate.positive_int("num_steps", num_steps)
+        relation = self._accountant.relation
+        if relation == "add_remove":
+            raise UnsupportedModelError(
+                "VIPS divides by the number of records, which is private under add_remove: use "
+                "relation='zero_out', which says the same of these sums, or 'replace_one'"
+            )
+        found = outline(self.model, args, kwargs, data_plate=self._data_plate, private_size=False)
+        prepare(self.guide, found.layout, found.plate, found.dropped)
+        rate = arguments.expected_rate(self._batch_size, self._sampling_rate, found.num_records)
+        x64 = bool(jax.config.read("jax_enable_x64"))
+        programme = _programme(self.guide, found, num_steps, rate, self._clip_norm, x64)
+        noise = self._noise_multiplier if self._privacy is None else self._privacy
+        assert noise is not None
+        plan = planned_releases(
+            phases=programme.phases,
+            noise=noise,
+            delta=self.delta,
+            relation=relation,
+            num_records=found.num_records,
+            sampling_rate=rate,
+            microbatch_size=self._microbatch_size,
+        )
+        return programme, plan, found
+
+    def _target(self, programme: Programme, found: Outline) -> Any:
+        own = programme.target()
+        if own is not None:
+            return own
+        x64 = bool(jax.config.read("jax_enable_x64"))
+        return variational_model(self.model, self.guide, found, self._data_plate, False, x64)
+
+    def _charge(self, plan: Releases) -> None:
+        label, event = type(self).__name__, plan.cost(plan.num_steps, plan.num_steps)
+        condition = None if self._secure else INSECURE
+        self._accountant.charge(event, label=label, condition=condition)
+        self._charges.append((label, event))
+        self._steps += plan.num_steps
+        self._overflow += plan.total_variation
+
+    def _report(self, programme: Programme, plan: Releases, found: Outline) -> PrivacyReport:
+        first = plan.sums[0]
+        rate = first.sampling_rate
+        names = ", ".join(f"{phase.name} ({len(phase.weights)})" for phase in plan.phases)
+        return PrivacyReport.build(
+            entries=self._charges,
+            relation=self._accountant.relation,
+            delta=self.delta,
+            unit=f"one slice of plate '{found.plate}'",
+            num_records=found.num_records,
+            mechanism=(
+                f"Gaussian mechanism on sums of clipped expected statistics: {names}"
+                if first.is_private
+                else "none: un-noised, unclipped statistics"
+            ),
+            sampler=(
+                "every record in every step"
+                if rate == 1
+                else f"Poisson sampling, rate {rate:.6g}, a fresh draw for each step"
+            ),
+            sampling_rate=rate,
+            clip_norm=max(each.clip_norm for each in plan.sums),
+            noise_multiplier=min(each.noise_multiplier for each in plan.sums),
+            steps=self._steps,
+            warmup_steps=0,
+            num_chains=1,
+            overflow_delta=self._overflow,
+            released=("the noisy sums of every step, and what the guide makes of them",),
+            assumed_public=(
+                f"the number of records ({found.num_records})",
+                "model, guide, priors, bounds and every option",
+                *(f"argument {name}" for name in found.layout.public_names),
+            ),
+            conditions=() if self._secure else (INSECURE,),
+            randomness=RANDOMNESS[self._secure],
+            arithmetic=arithmetic(first),
+            notes=programme.notes,
+            accountant=self._accountant,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+@lru_cache(maxsize=16)
+def _programme(
+    guide: StatisticsGuide,
+    found: Outline,
+    num_steps: int | None,
+    sampling_rate: float,
+    clip_norm: float | None,
+    x64: bool,
+) -> Programme:
+    """One programme for equal arguments, so that a second run does not compile again."""
+    return guide.programme(found, num_steps, sampling_rate=sampling_rate, clip_norm=clip_norm)
+
+
+def _check_shapes(
+    programme: Programme, plan: Releases, state: Any, records: Sequence[Array]
+) -> None:
+    """Trace every phase: mistakes that only a trace shows must not cost anything."""
+    for phase, each in enumerate(plan.sums):
+        after = jax.eval_shape(
+            lambda state, rows, phase=phase, each=each: _release(
+                programme, each, phase, state, random.key(0), list(rows), jnp.int32(0)
+            ),
+            state,
+            tuple(records),
+        )
+        shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), s) for s in (state, after)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"{type(programme).__name__} changes the shape of what it knows in phase "
+                f"{plan.phases[phase].name!r}"
+            )
+
+
+def _releases(
+    programme: Programme, plan: Releases, state: Any, key: Array, records: tuple[Array, ...]
+) -> Iterator[tuple[int, Any]]:
+    """Run all phases; yields releases made and what is known after each."""
+    done = 0
+    for phase, each in enumerate(plan.sums):
+        for step in range(len(plan.phases[phase].weights)):
+            state = _compiled(
+                programme, each, phase, state, random.fold_in(key, done), records, jnp.int32(step)
+            )
+            done += 1
+            yield done, state
+
+
+def _release(
+    programme: Programme,
+    private_sum: PrivateSum,
+    phase: int,
+    state: Any,
+    key: Array,
+    records: Sequence[Array],
+    step: Array,
+) -> Any:
+    released = private_sum.release(
+        key, partial(programme.statistic, phase, state), list(records), step
+    )
+    noise_sd = jnp.asarray(private_sum.noise_sd(step) / private_sum.sampling_rate, released.dtype)
+    if private_sum.scale is not None:
+        noise_sd = noise_sd / jnp.asarray(private_sum.scale, released.dtype)
+    return programme.advance(
+        phase, state, released, jnp.broadcast_to(noise_sd, released.shape), step
+    )
+
+
+_compiled = jax.jit(_release, static_argnums=(0, 1, 2))
