@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import jax
@@ -25,7 +27,7 @@ from numpyro_dp.svi.checks import check_loss, check_optimiser, require_blind, us
 from numpyro_dp.svi.curvature import CurvatureRelease, scale_names, takes_curvature
 from numpyro_dp.svi.fit import Carry, Fit, run_steps
 from numpyro_dp.svi.plan import Plan
-from numpyro_dp.svi.progress import bar
+from numpyro_dp.svi.progress import steps_bar
 from numpyro_dp.svi.report import GIVEN_PARAMS, GIVEN_STATE, build_report, resolution_notes
 from numpyro_dp.svi.result import DPSVIRunResult
 from numpyro_dp.svi.settings import Settings
@@ -310,9 +312,10 @@ class DPSVI(numpyro.infer.SVI):
         pieces = _BAR_UPDATES if progress_bar else _PIECES
         last = begin
         relation = self._accountant.relation
-        with bar(plan, num_steps, relation, self.delta, shown=progress_bar) as show:
+        with steps_bar(plan, num_steps, relation, self.delta, progress_bar) as show:
             for done, last in run_steps(fit, begin, records, num_steps, tail, pieces):
-                show(done, last)
+                jax.block_until_ready(last.i)
+                show(done)
         params = jax.tree.map(lambda total: total / tail, last.tail) if tail else None
         constrained = target.constrain(params or self.optim.get_params(last.optim_state))
         if plan.curvature is not None:
@@ -340,6 +343,17 @@ class DPSVI(numpyro.infer.SVI):
         )
         particles = self.loss.num_particles
         return Fit(target, self.optim, plan.gradient, particles, held, outcomes), plan
+
+    def _prepared(
+        self, num_steps: int, args: tuple, kwargs: dict, privacy: Budget | None = None
+    ) -> tuple[DPSVI, Fit, Plan, SVIState]:
+        """What :meth:`run` would do, from shapes alone; nothing is charged or touched."""
+        svi = copy(self)
+        if privacy is not None:
+            svi._settings = replace(self._settings, privacy=privacy, noise_multiplier=None)
+        found = svi._outline(args, kwargs)
+        state = svi._start(found, random.key(0), None)
+        return svi, *svi._bind(svi._target(found), state, num_steps), state
 
     def _held(self, target: VariationalModel) -> tuple[str, ...]:
         """Scale parameters that gradients leave alone, since the curvature decides them."""
