@@ -49,9 +49,11 @@ if TYPE_CHECKING:
     from numpyro_dp.mcmc import clipping_rate as clipping_rate
     from numpyro_dp.records import public as public
     from numpyro_dp.svi import DPSVI as DPSVI
+    from numpyro_dp.svi import VIPS as VIPS
     from numpyro_dp.svi import CentredInputs as CentredInputs
     from numpyro_dp.svi import DPSVIRunResult as DPSVIRunResult
     from numpyro_dp.svi import PrivateCentre as PrivateCentre
+    from numpyro_dp.svi import guides as guides
 
 __version__ = "0.1.0"
 
@@ -90,11 +92,13 @@ _HOME = {
     "StronglyLogConcave": "mcmc",
     "UncheckedNUTS": "mcmc",
     "UnsupportedModelError": "errors",
+    "VIPS": "svi",
     "audit": "diagnostics",
     "calibrate": "accounting",
     "clipping_rate": "mcmc",
     "events": "accounting",
     "from_numpyro": "diagnostics",
+    "guides": "svi",
     "plan": "diagnostics.plan",
     "plot_budget": "diagnostics.plots",
     "plot_epsilon_by_step": "diagnostics.plots",
