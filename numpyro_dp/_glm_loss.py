@@ -20,7 +20,7 @@ class Row(NamedTuple):
     - **x**: gradient of the linear predictor, intercept included.
     - **offset**: the predictor at zero; a shift that no derivative bound depends on.
     - **outcome**: what was observed.
-    - **trials**: of a binomial outcome, else 1.
+    - **trials**: of a binomial outcome, failures of a negative binomial one, else 1.
     - **kept**: False for a record that is masked or not finite, which contributes nothing.
     """
 
@@ -39,13 +39,14 @@ class Loss:
     which keeps it convex.
 
     Args:
-        family: ``"bernoulli"``, ``"binomial"``, ``"poisson"`` or ``"normal"``.
+        family: ``"bernoulli"``, ``"binomial"``, ``"negative_binomial"``, ``"poisson"`` or
+            ``"normal"``.
         weight: public factor of the record's log likelihood (``handlers.scale``).
         noise_scale: standard deviation of a normal outcome.
-        max_trials: public bound on the number of trials.
+        max_trials: public bound on the number of trials (or failures).
         huber: residual, in standard deviations, past which squared error becomes linear.
         low, high: predictors past which a Poisson loss becomes linear.
-        max_count: public bound on a Poisson count; larger ones are cut to it.
+        max_count: public bound on a Poisson or negative binomial count; larger ones are cut to it.
     """
 
     family: str
@@ -64,6 +65,8 @@ class Loss:
             return self.weight * self.huber / self.noise_scale
         if self.family == "poisson":
             return self.weight * max(_exp(self.high), self.max_count - _exp(self.low))
+        if self.family == "negative_binomial":
+            return self.weight * max(self.max_count, self.max_trials)
         return self.weight * self.max_trials
 
     @property
@@ -73,6 +76,8 @@ class Loss:
             return self.weight / self.noise_scale**2
         if self.family == "poisson":
             return self.weight * _exp(self.high)
+        if self.family == "negative_binomial":
+            return self.weight * (self.max_count + self.max_trials) / 4
         return self.weight * self.max_trials / 4
 
     def value(self, predictor: Float[Array, "*rows"], row: Row) -> Float[Array, "*rows"]:
@@ -86,7 +91,7 @@ class Loss:
             inside = jnp.clip(predictor, self.low, self.high)
             loss = jnp.exp(inside) * (1 + predictor - inside) - y * predictor
         else:
-            loss = n * jax.nn.softplus(predictor) - y * predictor
+            loss = self._attempts(y, n) * jax.nn.softplus(predictor) - y * predictor
         return jnp.where(row.kept, self.weight * loss, 0)
 
     def slope(self, predictor: Float[Array, "*rows"], row: Row) -> Float[Array, "*rows"]:
@@ -98,8 +103,15 @@ class Loss:
         elif self.family == "poisson":
             slope = jnp.exp(jnp.clip(predictor, self.low, self.high)) - y
         else:
-            slope = n * jax.nn.sigmoid(predictor) - y
+            slope = self._attempts(y, n) * jax.nn.sigmoid(predictor) - y
         return jnp.where(row.kept, self.weight * slope, 0)
+
+    def attempts(self, row: Row) -> Float[Array, "*rows"]:
+        """The loss of a logistic family is this times softplus, less a linear term."""
+        return jnp.where(row.kept, self.weight * self._attempts(*self._outcome(row)), 0)
+
+    def _attempts(self, y: Array, n: Array) -> Array:
+        return n + y if self.family == "negative_binomial" else n
 
     def _outcome(self, row: Row) -> tuple[Array, Array]:
         """Outcome and trials within their bounds: NumPyro does not hold observations to theirs."""
@@ -109,6 +121,8 @@ class Loss:
         if self.family == "poisson":
             return jnp.clip(y, 0, self.max_count), n
         n = jnp.clip(n, 0, self.max_trials)
+        if self.family == "negative_binomial":
+            return jnp.clip(y, 0, self.max_count), n
         return jnp.clip(y, 0, n), n
 
 
@@ -147,6 +161,14 @@ def bounded_loss(
         if not low < high:
             raise ValueError(f"predictor_bounds must be increasing, got {predictor_bounds!r}")
         bounds |= {"low": low, "high": high}
+        bounds["max_count"] = _validate.positive("max_count", max_count)
+    elif family == "negative_binomial":
+        if not fixed_trials or max_count is None:
+            raise UnsupportedModelError(
+                f"the negative binomial likelihood of site `{site}` has no bounded gradient: give "
+                "max_count=, a public bound on the counts, and the same public total_count to "
+                "every record"
+            )
         bounds["max_count"] = _validate.positive("max_count", max_count)
     elif family == "binomial" and not fixed_trials:
         if max_trials is None:

@@ -19,12 +19,20 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp._plate import RowRun, in_plate
 from numpyro_dp._programs import require_no_closure
-from numpyro_dp._prune import Pruned, prune, trace_program
+from numpyro_dp._prune import Program, Pruned, prune, trace_program
 from numpyro_dp._structure import explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model import PrivateModel
 
-__all__ = ["FITS", "Anatomy", "OutcomeParts", "dissect", "flat_position", "record_likelihood"]
+__all__ = [
+    "FITS",
+    "Anatomy",
+    "OutcomeParts",
+    "constant_slopes",
+    "dissect",
+    "flat_position",
+    "record_likelihood",
+]
 
 FITS = "DPSGLD, which clips every record's gradient, fits any model"
 _RESHAPES = ("reshape", "broadcast_in_dim", "squeeze", "convert_element_type", "copy")
@@ -34,8 +42,8 @@ _CALLS = ("jit", "pjit")
 class OutcomeParts(NamedTuple):
     """One record's outcome: programs of the record's arrays, none of which reads the position.
 
-    ``row`` is the gradient of the predictor, ``offset`` the predictor at zero. ``trials`` is
-    ``None`` outside binomial outcomes and a program even where it is a constant.
+    ``row`` is the gradient of the predictor, ``offset`` the predictor at zero. ``trials`` is the
+    total count of (negative) binomial outcomes, else 1.
     """
 
     row: Pruned
@@ -78,9 +86,12 @@ _FAMILIES: Mapping[type, _Family] = {
     dist.BernoulliProbs: _Family("bernoulli", "probs", "logistic"),
     dist.BinomialLogits: _Family("binomial", "logits", None),
     dist.BinomialProbs: _Family("binomial", "probs", "logistic"),
+    dist.NegativeBinomialLogits: _Family("negative_binomial", "logits", None),
+    dist.NegativeBinomialProbs: _Family("negative_binomial", "probs", "logistic"),
     dist.Poisson: _Family("poisson", "rate", "exp"),
     dist.Normal: _Family("normal", "loc", None),
 }
+_COUNTED = ("binomial", "negative_binomial")
 _LINK_REMEDY = {
     "logistic": "give `logits=` (or `probs=jax.nn.sigmoid(...)`)",
     "exp": "give the rate as `jnp.exp(...)`",
@@ -105,22 +116,9 @@ def dissect(wall: PrivateModel) -> Anatomy:
     """Find the linear predictor of the model's one outcome, or refuse by site and cause."""
     site = _only_site(wall)
     structure, layout = wall._parts.structure, wall._spec.layout
-    run = RowRun(wall._spec.model, wall.plate, wall.num_records, 0)
-    kinds: list[_Family] = []
     unravel, struct = flat_position(wall)
-
-    def parts(position: Any, arrays: list[Any], key: jax.Array) -> _Found:
-        overhear = _Overhear(site, wall.plate)
-        with overhear:
-            run(wall.constrain(unravel(position)), layout.fill(arrays), key, 1)
-        family, found = _read(site, overhear.heard)
-        kinds.append(family)
-        return found
-
+    program, family = _overheard(wall, site, unravel, struct)
     structs = [leaf.struct(1) for leaf in layout.arrays]
-    with explained(wall.plate):
-        program = trace_program(parts, struct, structs, key_struct())
-    family = kinds[-1]
     wanted = {name: [k == i for k in range(6)] for i, name in enumerate(_Found._fields)}
     pruned = {name: prune(program, mask) for name, mask in wanted.items()}
     for name, what in _CONSTANTS.items():
@@ -141,6 +139,49 @@ def dissect(wall: PrivateModel) -> Anatomy:
         noise_scale=_constant(pruned["noise_scale"]),
         trials=_constant(pruned["trials"]) if fixed else None,
     )
+
+
+def _overheard(
+    wall: PrivateModel, site: str, unravel: Callable[[Any], dict], struct: Any
+) -> tuple[Program, _Family]:
+    """What the outcome is sampled from, as a program of position, one record's arrays and a key."""
+    layout = wall._spec.layout
+    run = RowRun(wall._spec.model, wall.plate, wall.num_records, 0)
+    kinds: list[_Family] = []
+
+    def parts(position: Any, arrays: list[Any], key: jax.Array) -> _Found:
+        overhear = _Overhear(site, wall.plate)
+        with overhear:
+            run(wall.constrain(unravel(position)), layout.fill(arrays), key, 1)
+        family, found = _read(site, overhear.heard)
+        kinds.append(family)
+        return found
+
+    structs = [leaf.struct(1) for leaf in layout.arrays]
+    with explained(wall.plate):
+        program = trace_program(parts, struct, structs, key_struct())
+    return program, kinds[-1]
+
+
+def constant_slopes(wall: PrivateModel) -> dict[str, np.ndarray]:
+    """Gradient of the predictor in each latent site for which it is the same in every record.
+
+    An intercept is such a site; a site that the predictor does not read has a gradient of zero.
+    """
+    site, latents = _only_site(wall), wall._parts.structure.latents
+    # By site: cut out of a flat vector, the gradients could not be told apart.
+    struct = {n: jax.ShapeDtypeStruct(s.shape, s.dtype) for n, s in sorted(latents.items())}
+    program, family = _overheard(wall, site, lambda position: position, struct)
+    structs = [leaf.struct(1) for leaf in wall._spec.layout.arrays]
+    predictor = _predictor(site, family, program.closed)
+    with explained():
+        slopes = trace_program(jax.grad(predictor), struct, structs, key_struct())
+    found = {}
+    for k, name in enumerate(struct):
+        pruned = prune(slopes, [j == k for j in range(len(struct))])
+        if not any(pruned.used):
+            found[name] = np.asarray(pruned([])[0])
+    return found
 
 
 _CONSTANTS = {
@@ -205,11 +246,11 @@ def _read(site: str, heard: Mapping[str, Any]) -> tuple[_Family, _Found]:
     if family is None:
         raise UnsupportedModelError(
             f"site `{site}` observes a {type(fn).__name__}: known as a generalised linear model "
-            "are Bernoulli, Binomial, Poisson and Normal (with a constant scale) of a linear "
-            f"predictor; {FITS}"
+            "are Bernoulli, Binomial, NegativeBinomial, Poisson and Normal (with a constant scale) "
+            f"of a linear predictor; {FITS}"
         )
     parameter = getattr(fn, family.parameter)
-    trials = fn.total_count if family.family == "binomial" else 1
+    trials = fn.total_count if family.family in _COUNTED else 1
     noise_scale = fn.scale if family.family == "normal" else 1
     if any(jnp.size(each) != 1 for each in (parameter, value, trials, kept)):
         raise UnsupportedModelError(
@@ -239,7 +280,7 @@ Predictor = Callable[[Any, Sequence[Any], Any], Any]
 
 
 def _predictor(site: str, family: _Family, closed: jax_core.ClosedJaxpr) -> Predictor:
-    """The linear predictor as a function of flat position, arrays and key."""
+    """The linear predictor as a function of the position, arrays and key."""
     found = (
         partial(_evaluate, closed.jaxpr, closed.consts, closed.jaxpr.outvars[:1])
         if family.link is None
@@ -252,7 +293,7 @@ def _predictor(site: str, family: _Family, closed: jax_core.ClosedJaxpr) -> Pred
         )
 
     def predictor(position: Any, arrays: Sequence[Any], key: Any) -> Any:
-        return jnp.reshape(found(position, *arrays, key)[0], ())
+        return jnp.reshape(found(*jax.tree.leaves(position), *arrays, key)[0], ())
 
     return predictor
 

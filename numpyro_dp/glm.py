@@ -18,11 +18,27 @@ from jaxtyping import Array, Float
 from numpyro_dp._additive import _compile as quickly_compiled
 from numpyro_dp._glm_loss import Loss, Row, bounded_loss
 from numpyro_dp._glm_prior import prior_message, prior_terms
-from numpyro_dp._glm_trace import OutcomeParts, dissect, flat_position, record_likelihood
+from numpyro_dp._glm_trace import (
+    OutcomeParts,
+    constant_slopes,
+    dissect,
+    flat_position,
+    record_likelihood,
+)
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model import PrivateModel
 
-__all__ = ["GLM", "GaussianPrior", "Loss", "Row", "gaussian_prior", "prior_curvature", "recognise"]
+__all__ = [
+    "GLM",
+    "GaussianPrior",
+    "Loss",
+    "Row",
+    "constant_slopes",
+    "flat_position",
+    "gaussian_prior",
+    "prior_curvature",
+    "recognise",
+]
 
 _POINTS = 8
 _TOLERANCE = 1e-3
@@ -35,7 +51,8 @@ class GLM:
     Args:
         wall: the model.
         site: the observed site.
-        family: ``"bernoulli"``, ``"binomial"``, ``"poisson"`` or ``"normal"``.
+        family: ``"bernoulli"``, ``"binomial"``, ``"negative_binomial"``, ``"poisson"`` or
+            ``"normal"``.
         raw_loss: the loss as the model has it, perhaps without bounds; see :meth:`loss`.
         fixed_trials: whether the number of trials is a constant of the model.
 
@@ -112,8 +129,8 @@ class GLM:
                 bound on it; larger ones are cut to it.
             predictor_bounds: for Poisson outcomes, the log rates past which the loss becomes
                 linear.
-            max_count: for Poisson outcomes, a public bound on the count; larger ones are cut to
-                it.
+            max_count: for Poisson and negative binomial outcomes, a public bound on the count;
+                larger ones are cut to it.
 
         Raises:
             UnsupportedModelError: when an option that the family needs is missing.
@@ -141,7 +158,7 @@ def recognise(wall: PrivateModel) -> GLM:
 
     Raises:
         UnsupportedModelError: naming the site and the condition that fails: one outcome in the
-            private plate, Bernoulli, binomial, Poisson or normal with a constant scale, whose
+            private plate, (negative) binomial, Poisson or normal with a constant scale, whose
             predictor is affine in the unconstrained parameters (the program of its gradient, after
             dead-code elimination, reads no parameter).
 
