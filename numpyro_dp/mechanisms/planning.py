@@ -60,13 +60,18 @@ def least_noise(
     :param num_steps: private steps of the run, for the message.
     :raises ValueError: when no noise that the lattice can carry meets the budget.
     """
-    most, fewest = _first_carried(at, range(60, -40, -1)), _first_carried(at, range(-40, 60))
+    most = _most_noise(at)
 
-    def carried(noise_multiplier: float) -> float:
-        return max(min(noise_multiplier, most), fewest)
+    def carried(noise_multiplier: float) -> Plan:
+        # A lattice that serves several levels may refuse some, and carry more noise as well as
+        # less.
+        for quarter in range(60):
+            with contextlib.suppress(ValueError):
+                return at(min(noise_multiplier * 2.0 ** (quarter / 4), most))
+        return at(most)
 
     def run(noise_multiplier: float) -> DpEvent:
-        return cost(at(carried(noise_multiplier)))
+        return cost(carried(noise_multiplier))
 
     least = privacy_curve(run(most), relation).epsilon(budget.delta)
     if least > budget.epsilon:
@@ -80,15 +85,12 @@ def least_noise(
             f"noise the release can carry: {remedy}; or run fewer steps, fewer chains or smaller "
             "batches"
         )
-    return at(carried(calibrate(run, budget, relation)))
+    return carried(calibrate(run, budget, relation))
 
 
-def _first_carried(at: Callable[[float], Any], quarters: range) -> float:
-    """The first noise multiplier, in quarters of an octave, that the lattice can carry.
-
-    Too little noise is refused as well, by lattices that serve several levels.
-    """
-    for quarter in quarters:
+def _most_noise(at: Callable[[float], Any]) -> float:
+    """The largest noise multiplier, to a quarter of an octave, that the lattice can carry."""
+    for quarter in range(60, -40, -1):
         with contextlib.suppress(ValueError):
             at(2.0 ** (quarter / 4))
             return 2.0 ** (quarter / 4)

@@ -119,6 +119,23 @@ class StatisticsGuide(ABC):
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Sample the latents from the fitted law; its parameters are ``numpyro.param`` sites."""
 
+    def settled(
+        self, found: Outline, num_steps: int | None, signal: Callable[[int], float]
+    ) -> StatisticsGuide:
+        """This guide with what was left open chosen by what the budget resolves.
+
+        :param signal: from a number of releases to the μ of a Gaussian mechanism as private as
+            all of them together; infinite where privacy is off.
+        :returns: itself, or a copy; the same one for equal arguments.
+        """
+        return self
+
+    def outlook(
+        self, found: Outline, num_steps: int | None, signal: Callable[[int], float]
+    ) -> tuple[str, ...]:
+        """Sentences on what the budget resolves, from public numbers alone."""
+        return ()
+
     @abstractmethod
     def programme(
         self,

@@ -15,8 +15,8 @@ from jaxtyping import Array
 
 from numpyro_dp import _validate
 from numpyro_dp._guide import prepare
-from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
-from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, calibrate, privacy_curve
+from numpyro_dp.accounting.events import DpEvent, GaussianDpEvent
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms import PrivateSum, arguments, os_key
 from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, as_typed_keys, is_traced, seeded_key
@@ -171,6 +171,40 @@ class VIPS:
         finally:
             self._lock.release()
 
+    def forecast(self, num_steps: int | None, *args: Any, **kwargs: Any) -> str:
+        """What a run would release, with how much noise, and what that resolves; costs nothing.
+
+        :param num_steps: as for :meth:`run`.
+        :param args: arguments of the model, as for :meth:`run`; only their shapes are used.
+        :param kwargs: keyword arguments of the model.
+        :returns: a text to print.
+        :raises UnsupportedModelError: as :meth:`run`.
+        :raises ValueError: as :meth:`run`.
+        """
+        _, plan, found = self._bind(num_steps, args, kwargs)
+        rate, relation = plan.sums[0].sampling_rate, self._accountant.relation
+        event = plan.cost(plan.num_steps, plan.num_steps)
+        epsilon = privacy_curve(event, relation).epsilon(self.delta)
+        heading = (
+            f"{plan.num_steps} releases about {found.num_records} records, ε = {epsilon:.4g} at "
+            f"δ = {self.delta:.3g} ({relation})"
+        )
+        lines = [
+            f"  {phase.name}: {len(phase.weights)} x {phase.dim} numbers, noise "
+            f"{each.noise_multiplier:.4g} x the bound on a record"
+            for phase, each in zip(plan.phases, plan.sums, strict=True)
+        ]
+        signal = self._signal(rate)
+        return "\n".join([heading, *lines, *self.guide.outlook(found, num_steps, signal)])
+
+    def _signal(self, sampling_rate: float) -> Callable[[int], float]:
+        """What a number of releases tells, as the μ of one Gaussian mechanism."""
+        if self._privacy is not None:
+            sd = calibrate(GaussianDpEvent, self._privacy, self._accountant.relation)
+            return lambda _: 1 / sd
+        noise = self._noise_multiplier
+        return lambda steps: math.inf if not noise else sampling_rate * math.sqrt(steps) / noise
+
     def _bind(
         self, num_steps: int | None, args: tuple, kwargs: dict
     ) -> tuple[Programme, Releases, Outline]:
@@ -187,7 +221,8 @@ class VIPS:
         prepare(self.guide, found.layout, found.plate, found.dropped)
         rate = arguments.expected_rate(self._batch_size, self._sampling_rate, found.num_records)
         x64 = bool(jax.config.read("jax_enable_x64"))
-        programme = _programme(self.guide, found, num_steps, rate, self._clip_norm, x64)
+        guide = self.guide.settled(found, num_steps, self._signal(rate))
+        programme = _programme(guide, found, num_steps, rate, self._clip_norm, x64)
         noise = self._noise_multiplier if self._privacy is None else self._privacy
         assert noise is not None
         plan = planned_releases(
