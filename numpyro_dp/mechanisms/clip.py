@@ -4,13 +4,15 @@ A record's contribution is an integer vector whose norm is bounded by an exact c
 integers that are added, so rounding, float factors and summation order need no argument.
 """
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from numpyro_dp.mechanisms.lattice import EXACT_FLOAT32, Bound, Lattice
 
-__all__ = ["integer_sum"]
+__all__ = ["Contributions", "contributions", "integer_sum"]
 
 # 2^32 over the golden ratio: consecutive rows get well-spread offsets.
 _GOLDEN = 2_654_435_769
@@ -53,6 +55,42 @@ def integer_sum(
             f"{vectors.shape[0]} rows are more than float32 adds exactly on this lattice "
             f"({lattice.exact_rows}): sum them in blocks"
         )
+    each = contributions(lattice, vectors, rows, mask, dither_words, opaque, bound)
+    good = each.good.astype(jnp.float32)
+    return jnp.matmul(good, each.integers, precision=lax.Precision.HIGHEST).astype(jnp.int32)
+
+
+class Contributions(NamedTuple):
+    """Records' vectors as integers, and which of them may be added.
+
+    Args:
+        integers: in lattice units; a buffer, not an expression that may be evaluated twice.
+        good: False for a record that is masked, not finite or over its bound.
+    """
+
+    integers: Float32[Array, "rows dim"]
+    good: Bool[Array, " rows"]
+
+
+def contributions(
+    lattice: Lattice,
+    vectors: Float32[Array, "rows dim"],
+    rows: Int32[Array, " rows"],
+    mask: Bool[Array, " rows"],
+    dither_words: UInt32[Array, "*rows words"],
+    opaque: UInt32[Array, ""],
+    bound: Bound | None = None,
+) -> Contributions:
+    """The clipped, rounded vectors of a block of records, each checked.
+
+    Args:
+        lattice, vectors, rows, mask, opaque, bound: as for :func:`integer_sum`.
+        dither_words: one random word a coordinate when ``lattice.dither``, else ignored; a row
+            for each record where these hold different coordinates.
+
+    Privacy: every row is a function of that record and its row number alone; where it is good, its
+    integer norm is at most ``sqrt(lattice.squared_bound)``. A zero stays zero, dither or not.
+    """
     bound = lattice.bound if bound is None else bound
     squared = jnp.sum(vectors * vectors, axis=1)
     usable = jnp.isfinite(squared) & mask
@@ -68,7 +106,7 @@ def integer_sum(
         else:
             whole = jnp.rint(shrunk)
         # No entry may be inf or NaN, whatever the compiler evaluates twice: 0 * inf would be
-        # everyone's NaN in the product below.
+        # everyone's NaN in the product that adds them.
         return jnp.where(jnp.abs(whole) <= lattice.radius + 1, whole, 0)
 
     # The integers that are checked must be the integers that are added. XLA would fuse the
@@ -76,13 +114,11 @@ def integer_sum(
     # result of a loop, nor unroll a loop whose trip count (always 1) it does not know.
     once = jnp.minimum(opaque | 1, 1).astype(jnp.int32)
     integers = lax.fori_loop(0, once, rounded, vectors)
-    good = usable & _within(lattice.squared_bound, bound.squared, integers)
-    total = jnp.matmul(good.astype(jnp.float32), integers, precision=lax.Precision.HIGHEST)
-    return total.astype(jnp.int32)
+    return Contributions(integers, usable & _within(lattice.squared_bound, bound.squared, integers))
 
 
 def _offsets(
-    rows: Int32[Array, " rows"], words: UInt32[Array, " dim"]
+    rows: Int32[Array, " rows"], words: UInt32[Array, "*rows dim"]
 ) -> Float32[Array, "rows dim"]:
     """Offsets in [0, 1), uniform in every place and evenly spread over the rows."""
     mixed = (rows.astype(jnp.uint32) * jnp.uint32(_GOLDEN))[:, None] + words

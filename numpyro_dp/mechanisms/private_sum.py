@@ -7,6 +7,7 @@ disagree.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +70,8 @@ class PrivateSum:
         schedule: noise multiplier of every step of a chain, the last one kept for later steps;
             ``noise_multiplier`` is then the least of them. ``None`` for constant noise.
         bounds: what limits a record at each distinct multiplier of the schedule, ascending.
+        entries: most coordinates of a record's vector that are not zero, which rounding and
+            blocks are planned for; ``dim`` by default. No guarantee rests on it.
 
     Privacy: one release is the Gaussian mechanism at ``noise_multiplier``, Poisson-subsampled at
     ``sampling_rate``, up to ``tv_per_step`` in total variation. A record's contribution is an
@@ -102,6 +105,7 @@ class PrivateSum:
     lattice: Lattice | None
     schedule: tuple[float, ...] | None = None
     bounds: tuple[Bound, ...] = ()
+    entries: int | None = None
 
     @classmethod
     def create(
@@ -117,7 +121,8 @@ class PrivateSum:
         microbatch_size: int | None = None,
         max_records: int | None = None,
         scale: tuple[float, ...] | None = None,
-    ) -> "PrivateSum":
+        entries: int | None = None,
+    ) -> Self:
         """Fix batches, lattice and noise for a run.
 
         Args:
@@ -141,6 +146,7 @@ class PrivateSum:
             schedule, levels = noise_multiplier, sorted(set(noise_multiplier))
         else:
             schedule, levels = None, [noise_multiplier]
+        touched = dim if entries is None else min(_validate.positive_int("entries", entries), dim)
         sampler, lattice, bounds = None, None, ()
         if sampling_rate < 1:
             overflow = min(_OVERFLOW, 1e-3 * delta / num_steps)
@@ -148,7 +154,7 @@ class PrivateSum:
         if all([checked_noise(clip_norm, level) for level in levels]):
             rows = sized_for if sampler is None else sampler.room
             lattice = choose_lattice(
-                dim=dim,
+                dim=touched,
                 clip_norm=clip_norm,
                 noise_multiplier=levels[-1],
                 expected_batch=sampling_rate * sized_for,
@@ -157,7 +163,7 @@ class PrivateSum:
                 precise=num_steps * dim * 2.0**-49 > 1e-3 * delta,
             )
             if schedule is not None:
-                planned = [with_noise(lattice, dim, clip_norm, nm, rows) for nm in levels]
+                planned = [with_noise(lattice, touched, clip_norm, nm, rows) for nm in levels]
                 lattice, bounds = planned[0], tuple(each.bound for each in planned)
         return cls(
             num_records=num_records,
@@ -172,6 +178,7 @@ class PrivateSum:
             lattice=lattice,
             schedule=schedule,
             bounds=bounds,
+            entries=entries,
         )
 
     @property
@@ -285,28 +292,39 @@ class PrivateSum:
         (batch_words, dither_words, noise_words) = self._words(key)
         batch = None if self.sampler is None else self.sampler.draw(*batch_words)
         if self.lattice is None:
-            total = self._total(record_vector, records, batch, _float_sum)
+            total = self._total(record_vector, records, batch, self._float_sum)
             return total / self.sampling_rate
-        scale = None if self.scale is None else jnp.array(self.scale, jnp.float32)
         lattice, bound = self.lattice, self._bound(self.lattice, step)
+
+        def block_sum(
+            vectors: Any, rows: Int32[Array, " rows"], mask: Bool[Array, " rows"]
+        ) -> Int32[Array, " dim"]:
+            words = dither_words[0], noise_words[0][0]
+            return self._integer_sum(lattice, vectors, rows, mask, *words, bound)
+
+        total = self._total(self._in_float32(record_vector), records, batch, block_sum)
+        noisy = (total + floor_noise(lattice, *noise_words)).astype(jnp.float32)
+        released = (noisy - lattice.mean) * (bound.scale / self.sampling_rate)
+        return released if self.scale is None else released / jnp.array(self.scale, jnp.float32)
+
+    def _in_float32(self, record_vector: RecordVector) -> RecordVector:
+        """``record_vector`` as it is rounded: scaled, in single precision."""
+        scale = None if self.scale is None else jnp.array(self.scale, jnp.float32)
 
         def scaled(record: list[Array]) -> Float32[Array, " dim"]:
             vector = record_vector(record).astype(jnp.float32)
             return vector if scale is None else vector * scale
 
-        def block_sum(
-            vectors: Float32[Array, "rows dim"],
-            rows: Int32[Array, " rows"],
-            mask: Bool[Array, " rows"],
-        ) -> Int32[Array, " dim"]:
-            return integer_sum(
-                lattice, vectors, rows, mask, dither_words[0], noise_words[0][0], bound
-            )
+        return scaled
 
-        total = self._total(scaled, records, batch, block_sum)
-        noisy = (total + floor_noise(lattice, *noise_words)).astype(jnp.float32)
-        released = (noisy - lattice.mean) * (bound.scale / self.sampling_rate)
-        return released if scale is None else released / scale
+    # Both take all vectors of a block; sparse sums add otherwise.
+    def _integer_sum(self, *of_block: Any) -> Int32[Array, " dim"]:
+        return integer_sum(*of_block)
+
+    def _float_sum(
+        self, vectors: Any, _: Int32[Array, " rows"], mask: Bool[Array, " rows"]
+    ) -> Float[Array, " dim"]:
+        return jnp.where(mask[:, None], vectors, 0).sum(0)
 
     def _words(self, key: Key[Array, ""]) -> tuple[Words, Words, Words]:
         """Words for batch, dither and noise, from one pass of the generator."""
@@ -330,7 +348,7 @@ class PrivateSum:
             # A record's floats must not depend on its place, which moves when one is absent.
             most = 1
         if self.lattice is not None:
-            in_cache = max(_BLOCK_ELEMENTS // self.dim, _LEAST_BLOCK_ROWS)
+            in_cache = max(_BLOCK_ELEMENTS // (self.entries or self.dim), _LEAST_BLOCK_ROWS)
             most = min(most, in_cache, self.lattice.exact_rows)
         blocks = -(-self.room // most)
         return blocks, -(-self.room // blocks)
@@ -361,9 +379,3 @@ class PrivateSum:
         like = jax.eval_shape(one_block, 0)
         numbers = jnp.arange(blocks, dtype=jnp.int32)
         return lax.scan(add, jnp.zeros(like.shape, like.dtype), numbers)[0]
-
-
-def _float_sum(
-    vectors: Float[Array, "rows dim"], rows: Int32[Array, " rows"], mask: Bool[Array, " rows"]
-) -> Float[Array, " dim"]:
-    return jnp.where(mask[:, None], vectors, 0).sum(0)
