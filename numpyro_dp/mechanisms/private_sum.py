@@ -39,7 +39,8 @@ from numpyro_dp.mechanisms.subsample import PoissonSampler
 
 __all__ = ["PrivateSum"]
 
-RecordVector = Callable[[list[Array]], Float[Array, " dim"]]
+# Of a vector of shape (dim,), or of what a derived class adds in its place.
+RecordVector = Callable[[list[Array]], Any]
 Words = tuple[UInt32[Array, " _"], UInt32[Array, " _"]]
 
 _OVERFLOW = 1e-12

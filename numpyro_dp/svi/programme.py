@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
+from numpyro_dp.mechanisms import Touched
 
 if TYPE_CHECKING:
     from numpyro_dp.variational import Outline
@@ -28,6 +29,8 @@ class Phase:
     :param weights: relative squared privacy loss of each release of this phase.
     :param scale: public positive weights of the numbers: ``scale * statistic`` is clipped, and
         undone after the release; ``None`` for ones.
+    :param entries: how many of the numbers one record may touch, where its statistic comes as
+        :class:`~numpyro_dp.mechanisms.Touched` rows of a table; ``None`` for a dense vector.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Phase:
     clip_norm: float
     weights: tuple[float, ...]
     scale: tuple[float, ...] | None = None
+    entries: int | None = None
 
     def __post_init__(self) -> None:
         _validate.positive_int("dim", self.dim)
@@ -60,7 +64,9 @@ class Programme(ABC):
         """What is known before any release: a pytree of arrays, a function of a public key."""
 
     @abstractmethod
-    def statistic(self, phase: int, state: Any, record: Sequence[Array]) -> Float[Array, " dim"]:
+    def statistic(
+        self, phase: int, state: Any, record: Sequence[Array]
+    ) -> Float[Array, " dim"] | Touched:
         """What one record adds to the released sum.
 
         :param phase: index into :attr:`phases`.
@@ -91,6 +97,13 @@ class Programme(ABC):
     @abstractmethod
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
         """Record arrays, leading axis the number of records, in the order of ``record``."""
+
+    def prepared(self, records: Sequence[Array]) -> list[Array]:
+        """The records as the releases read them: each rearranged, once, by itself alone.
+
+        Called after the charge; a row of the result is a function of that record only.
+        """
+        return list(records)
 
     def target(self) -> Any:
         """What draws from the fitted guide (``draw``, ``unconstrain``, ``guide``).

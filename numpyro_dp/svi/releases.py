@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
-from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.mechanisms import PrivateSum, SparsePrivateSum
 from numpyro_dp.mechanisms.planning import least_noise
 from numpyro_dp.svi.programme import Phase
 
@@ -78,7 +78,8 @@ def planned_releases(
     def one(phase: Phase, noise_multiplier: float) -> PrivateSum:
         private = noise_multiplier > 0
         levels = _levels(phase.weights, noise_multiplier, average)
-        return PrivateSum.create(
+        kind = PrivateSum if phase.entries is None else SparsePrivateSum
+        return kind.create(
             num_records=num_records,
             dim=phase.dim,
             sampling_rate=sampling_rate,
@@ -88,6 +89,7 @@ def planned_releases(
             delta=delta,
             microbatch_size=microbatch_size,
             scale=phase.scale if private else None,
+            entries=phase.entries,
         )
 
     def at(noise_multiplier: float) -> Releases:

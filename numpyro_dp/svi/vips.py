@@ -158,6 +158,7 @@ class VIPS:
             records = tuple(programme.records(args, kwargs))
             _check_shapes(programme, plan, start, records)
             self._charge(plan)
+            records = tuple(programme.prepared(records))
             noise_key = os_key() if self._secure else seeded_key(user_key)
             with steps_bar(
                 plan, plan.num_steps, self._accountant.relation, self.delta, progress_bar
@@ -316,6 +317,7 @@ def _check_shapes(
     programme: Programme, plan: Releases, state: Any, records: Sequence[Array]
 ) -> None:
     """Trace every phase: mistakes that only a trace shows must not cost anything."""
+    records = jax.eval_shape(programme.prepared, records)
     for phase, each in enumerate(plan.sums):
         after = jax.eval_shape(
             lambda state, rows, phase=phase, each=each: _release(
