@@ -39,9 +39,10 @@ def _fetched(records: list[Array], rows: Int32[Array, " rows"]) -> Int32[Array, 
     """``rows``, unchanged, once a load for each cache line of those rows is under way.
 
     In data far larger than the cache a gather waits for memory at every row. These loads depend on
-    nothing, so the processor has many of them in flight at a time.
+    nothing, so the processor has many of them in flight at a time. They end in one number for all
+    rows: a number for each would be found row by row inside the gather, and fetch nothing ahead.
     """
-    loaded = jnp.zeros(rows.shape, jnp.uint32)
+    loaded = jnp.zeros((), jnp.uint32)
     for leaf in records:
         if leaf.nbytes < _OUT_OF_CACHE or leaf.dtype.itemsize != 4:
             continue
@@ -51,7 +52,7 @@ def _fetched(records: list[Array], rows: Int32[Array, " rows"]) -> Int32[Array, 
         if width - 1 - places[-1] >= _CACHE_LINE // 8:
             # A row need not begin with a line: its end likely lies in one more.
             places = np.append(places, np.int32(width - 1))
-        loaded |= lax.bitcast_convert_type(flat[rows[:, None], places], jnp.uint32).max(axis=1)
+        loaded |= lax.bitcast_convert_type(flat[rows[:, None], places], jnp.uint32).max()
     # The complement of 31 bits is negative and every row number is not: the maximum is the row,
     # whatever was loaded, and the compiler cannot drop the loads.
-    return lax.optimization_barrier(jnp.maximum(rows, ~(loaded >> 1).astype(jnp.int32)))
+    return jnp.maximum(rows, ~(loaded >> 1).astype(jnp.int32))

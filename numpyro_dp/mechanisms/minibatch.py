@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Int32, Key, UInt32
 from scipy.stats import poisson
 
@@ -24,6 +23,7 @@ from numpyro_dp.mechanisms import alias
 from numpyro_dp.mechanisms.accept_sum import RecordTerm, as_integers
 from numpyro_dp.mechanisms.blocks import block
 from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.once import once
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import nearest_weights
 from numpyro_dp.mechanisms.words import Word64, scaled
@@ -165,7 +165,8 @@ class PoissonBatch:
         first, second = word_pairs(key, 2 * self.room + 1)
         table, least, _ = _counts(self.mean, self.room, self.overflow)
         drawn = alias.draw(table, first[-1:], second[-1:])[0] + least
-        rows = _rows(self.num_records, first[: self.room], second[: self.room])
+        # Found anew at every place that is read, they would keep the reads from running ahead.
+        rows = once(_rows(self.num_records, first[: self.room], second[: self.room]), first[0])
         mask = jnp.arange(self.room, dtype=jnp.int32) < drawn
         leaves, _, mask = block(list(records), (rows, mask), 0, self.room, self.num_records)
         integers = as_integers(jax.vmap(term)(leaves), self.unit, limit)
@@ -180,10 +181,8 @@ class PoissonBatch:
     ) -> Int32[Array, " groups"]:
         """Weights of the kept draws, in units of the grid, summed in groups that cannot wrap."""
         places = 2 << _THINNING_BITS
-        # Thinning and weighing must see the same rounding, so it is a loop's: the compiler cannot
-        # evaluate its result twice, and does not know that it turns a single time.
-        turns = jnp.minimum(words[0] | 1, 1).astype(jnp.int32)
-        integers = lax.fori_loop(0, turns, lambda _, found: integers, jnp.zeros_like(integers))
+        # Thinning and weighing must see the same rounding.
+        integers = once(integers, words[0])
         coin = (words >> (31 - _THINNING_BITS)).astype(jnp.int32)
         kept = mask & (coin < places - limit - integers)
         ratio = integers.astype(jnp.float32) / (places - jnp.asarray(limit)).astype(jnp.float32)
