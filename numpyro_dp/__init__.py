@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from numpyro_dp.svi import VIPS as VIPS
     from numpyro_dp.svi import CentredInputs as CentredInputs
     from numpyro_dp.svi import DPSVIRunResult as DPSVIRunResult
+    from numpyro_dp.svi import ElboTrace as ElboTrace
     from numpyro_dp.svi import PrivateCentre as PrivateCentre
     from numpyro_dp.svi import guides as guides
 
@@ -77,6 +78,7 @@ _HOME = {
     "DPSVIRunResult": "svi",
     "Grid": "mcmc",
     "Langevin": "mcmc",
+    "ElboTrace": "svi",
     "EstimatorResult": "estimators",
     "LedgerError": "errors",
     "MCMC": "mcmc",

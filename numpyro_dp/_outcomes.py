@@ -1,28 +1,32 @@
-"""What a record's outcome might have been: every value of it, and its law given the inputs."""
+"""What a record's outcome might have been, given its inputs: every value of it, or some draws."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax import lax, random
+from jaxtyping import Array, Float
 from numpyro.primitives import Messenger
 
 from numpyro_dp._plate import RowRun, row_sites
 from numpyro_dp._programs import require_no_closure, require_one_record, require_own_gradient
 from numpyro_dp._prune import Pruned, prune, trace_program
-from numpyro_dp._structure import Structure, explained, quoted
+from numpyro_dp._structure import Structure, enumeration_dim, explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout
 
-__all__ = ["Outcomes", "enumerate_outcomes"]
+__all__ = ["Listed", "Outcomes", "Simulated", "possible_outcomes"]
 
-_MOST = 64
+_MOST, _DRAWS = 64, 16
+
+Scored = tuple[Float[Array, " outcomes"], Float[Array, " outcomes"]]
 
 
-class Outcomes(NamedTuple):
+class Listed(NamedTuple):
     """Programs of one record that take values of parameters and latents, then its arrays.
 
     - **terms**: log likelihood of the record with each outcome in turn, shape (outcomes,).
@@ -32,79 +36,201 @@ class Outcomes(NamedTuple):
     terms: Pruned
     law: Pruned
 
+    def scored(self, values: list[Array], record: list[Array], key: Any) -> Scored:
+        """Mean term of each outcome over the draws of ``values``, and its probability."""
+
+        def one(values: list[Array]) -> Scored:
+            inputs = [*values, *record]
+            return self.terms(inputs)[0], self.law(inputs)[0]
+
+        terms, law = jax.vmap(one)(values)
+        return terms.mean(axis=0), jnp.exp(law).mean(axis=0)
+
+
+class Simulated(NamedTuple):
+    """Programs of one record that take values of parameters and latents, then its arrays.
+
+    - **draws**: outcomes drawn from the model at the record's inputs; takes a key too.
+    - **terms**: log likelihood of the record with each of given outcomes, which it takes too.
+    """
+
+    draws: Pruned
+    terms: Pruned
+
+    def scored(self, values: list[Array], record: list[Array], key: Any) -> Scored:
+        """Mean term of each drawn outcome over the draws of ``values``, and equal weights."""
+        particles = values[0].shape[0]
+
+        def drawn(values: list[Array], key: Any) -> list[Array]:
+            return self.draws([*values, *record, key])
+
+        by_particle = jax.vmap(drawn)(values, random.split(key, particles))
+        turn = jnp.arange(_DRAWS) % particles
+        # Outcomes are drawn at the parameters, not moved along with them.
+        outcomes = [lax.stop_gradient(each[turn, jnp.arange(_DRAWS)]) for each in by_particle]
+        terms = jax.vmap(lambda values: self.terms([*values, *record, *outcomes])[0])(values)
+        return terms.mean(axis=0), jnp.full(_DRAWS, 1 / _DRAWS, terms.dtype)
+
+
+Outcomes = Listed | Simulated
+
 
 class _Outcome(Messenger):
-    """Put another value in the place of an observed one."""
+    """Put other values in the place of observed ones."""
 
-    def __init__(self, fn: Callable[..., Any], site: str, value: jax.Array) -> None:
+    def __init__(self, fn: Callable[..., Any], values: Mapping[str, jax.Array]) -> None:
         super().__init__(fn)
-        self.site, self.value = site, value
+        self.values = values
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["name"] == self.site:
-            msg["value"] = self.value.astype(jnp.result_type(msg["value"]))
+        if msg["type"] == "sample" and msg["name"] in self.values:
+            msg["value"] = self.values[msg["name"]].astype(jnp.result_type(msg["value"]))
 
 
-def enumerate_outcomes(
+class _Unobserved(Messenger):
+    """Forget what was observed at some sites, so that they are drawn."""
+
+    def __init__(self, fn: Callable[..., Any], sites: tuple[str, ...]) -> None:
+        super().__init__(fn)
+        self.sites = sites
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"] in self.sites:
+            msg["value"], msg["is_observed"] = None, False
+
+
+class _OneRecord(NamedTuple):
+    """A model about to be run on one record, with other outcomes than those observed."""
+
+    model: Callable[..., Any]
+    layout: Layout
+    plate: str
+    num_records: int
+    sites: tuple[str, ...]
+    enum_dim: int
+
+    def can_be_listed(self, values: Any, arrays: list[Any]) -> bool:
+        """Whether there is one outcome, a single number of few possible values."""
+        if len(self.sites) > 1 or self.enum_dim:
+            return False
+        fn = self._law(values, arrays)
+        if not fn.has_enumerate_support or fn.event_shape:
+            return False
+        try:
+            shape = fn.enumerate_support(expand=True).shape
+        except NotImplementedError:
+            # Counts out of a total that differs between records.
+            return False
+        return shape[0] <= _MOST and math.prod(shape[1:]) == 1
+
+    def listed(self, values: Any, arrays: list[Any]) -> tuple[jax.Array, jax.Array]:
+        """Every outcome, and its log probability."""
+        fn = self._law(values, arrays)
+        listed = fn.enumerate_support(expand=True)
+        return listed, fn.log_prob(listed).reshape(listed.shape[0])
+
+    def _law(self, values: Any, arrays: list[Any]) -> Any:
+        arguments = self.layout.fill(arrays)
+        found = row_sites(self.model, self.plate, self.num_records, values, arguments, None, 1)
+        return found[self.sites[0]]["fn"]
+
+    def draws(self, values: Any, arrays: list[Any], key: jax.Array) -> list[jax.Array]:
+        """Outcomes drawn from the model at the record's inputs, a leading axis for the draws."""
+        model = _Unobserved(self.model, self.sites)
+
+        def one(key: jax.Array) -> list[jax.Array]:
+            arguments = self.layout.fill(arrays)
+            found = row_sites(model, self.plate, self.num_records, values, arguments, key, 1)
+            return [found[site]["value"] for site in self.sites]
+
+        try:
+            return jax.vmap(one)(random.split(key, _DRAWS))
+        except NotImplementedError as error:
+            raise UnsupportedModelError(
+                f"clip='centred' draws what might have been observed at {quoted(self.sites)}, and "
+                "NumPyro cannot sample from that distribution: use clip='plain'"
+            ) from error
+
+    def terms(self, values: Any, arrays: list[Any], outcomes: list[jax.Array]) -> jax.Array:
+        """Log likelihood of the record with each outcome in turn."""
+
+        def term(outcomes: list[jax.Array]) -> jax.Array:
+            model = _Outcome(self.model, dict(zip(self.sites, outcomes, strict=True)))
+            run = RowRun(model, self.plate, self.num_records, self.enum_dim)
+            return run(values, self.layout.fill(arrays), random.key(0), 1)
+
+        return jax.vmap(term)(outcomes)
+
+    def programs(self, values: Mapping[str, Any]) -> Outcomes:
+        """Trace and judge."""
+        structs = [leaf.struct(1) for leaf in self.layout.arrays]
+        possible: list[bool] = []
+        with explained(self.plate, 1):
+            jax.eval_shape(lambda *at: possible.append(self.can_be_listed(*at)), values, structs)
+        if possible[0]:
+            return Listed(
+                self._traced(self.listed_terms, values, structs),
+                self._traced(lambda *at: self.listed(*at)[1], values, structs),
+            )
+        with explained(self.plate, 1):
+            outcomes = jax.eval_shape(self.draws, values, structs, key_struct())
+        return Simulated(
+            self._traced(self.draws, values, structs, key_struct(), differentiated=False),
+            self._traced(self.terms, values, structs, outcomes),
+        )
+
+    def listed_terms(self, values: Any, arrays: list[Any]) -> jax.Array:
+        """Log likelihood of the record with every outcome in turn."""
+        return self.terms(values, arrays, [self.listed(values, arrays)[0]])
+
+    def _traced(
+        self, part: Callable[..., Any], *structs: Any, differentiated: bool = True
+    ) -> Pruned:
+        with explained(self.plate, 1):
+            program = trace_program(part, *structs)
+        pruned = prune(program, [True] * len(jax.tree.leaves(program.out)))
+        require_one_record(pruned)
+        require_no_closure(pruned, self.layout, self.num_records)
+        if differentiated:
+            values = len(jax.tree.leaves(structs[0]))
+            require_own_gradient(pruned, self.layout, self.num_records, values)
+        return pruned
+
+
+def possible_outcomes(
     model: Callable[..., Any],
     layout: Layout,
     structure: Structure,
     plate: str,
     num_records: int,
     values: Mapping[str, Any],
+    *,
+    private_size: bool,
 ) -> Outcomes:
-    """Trace the outcomes of one record.
+    """Trace the outcomes of one record: listed where that can be, else drawn from the model.
 
     Raises:
-        UnsupportedModelError: unless the plate has one observed site, with at most 64 values,
-            and no latents of its own.
+        UnsupportedModelError: where the plate has no observed site, a factor or continuous latents
+            of its own, where its outcomes cannot be drawn, or where they would have to be and the
+            number of records is private.
     """
     inside = [s for s in structure.sites if s.inside(plate)]
-    observed = [s.name for s in inside if s.kind == "observed"]
-    others = [s.name for s in inside if s.kind in ("latent", "discrete", "factor")]
-    if len(observed) != 1 or others:
+    observed = tuple(s.name for s in inside if s.kind == "observed")
+    others = [s.name for s in inside if s.kind in ("latent", "factor")]
+    if others or not observed:
         raise UnsupportedModelError(
-            f"clip='centred' needs one observed site in plate `{plate}` and nothing else, but "
-            f"there is {quoted([*observed, *others])}: use clip='plain'"
+            "clip='centred' asks the model what else might have been observed, and in plate "
+            f"`{plate}` there is {quoted(others) if others else 'nothing observed'}, of which the "
+            "model alone does not say: use clip='plain'"
         )
-    site = observed[0]
-
-    def support(values: dict[str, Any], arrays: list[Any]) -> tuple[jax.Array, jax.Array]:
-        found = row_sites(model, plate, num_records, values, layout.fill(arrays), None, 1)[site]
-        fn = found["fn"]
-        if not fn.has_enumerate_support or fn.event_shape:
-            raise UnsupportedModelError(
-                f"clip='centred' needs outcomes that can be listed, and those of site `{site}` "
-                "cannot: use clip='plain'"
-            )
-        listed = fn.enumerate_support(expand=True)
-        if listed.shape[0] > _MOST or int(np.prod(listed.shape[1:])) != 1:
-            raise UnsupportedModelError(
-                f"clip='centred' needs one outcome a record with at most {_MOST} values, and "
-                f"site `{site}` has {listed.shape}: use clip='plain'"
-            )
-        return listed, fn.log_prob(listed).reshape(listed.shape[0])
-
-    def law(values: dict[str, Any], arrays: list[Any]) -> jax.Array:
-        return support(values, arrays)[1]
-
-    def terms(values: dict[str, Any], arrays: list[Any]) -> jax.Array:
-        def term(outcome: jax.Array) -> jax.Array:
-            run = RowRun(_Outcome(model, site, outcome), plate, num_records, 0)
-            return run(values, layout.fill(arrays), jax.random.key(0), 1)
-
-        return jax.vmap(term)(support(values, arrays)[0])
-
-    return Outcomes(*(_traced(part, values, layout, plate, num_records) for part in (terms, law)))
-
-
-def _traced(
-    part: Callable[..., Any], values: Mapping[str, Any], layout: Layout, plate: str, size: int
-) -> Pruned:
-    with explained(plate, 1):
-        program = trace_program(part, dict(values), [leaf.struct(1) for leaf in layout.arrays])
-    pruned = prune(program, [True])
-    require_one_record(pruned)
-    require_no_closure(pruned, layout, size)
-    require_own_gradient(pruned, layout, size, len(jax.tree.leaves(dict(values))))
-    return pruned
+    record = _OneRecord(
+        model, layout, plate, num_records, observed, enumeration_dim(structure)
+    )  # fmt: skip
+    outcomes = record.programs(dict(values))
+    if private_size and isinstance(outcomes, Simulated):
+        raise UnsupportedModelError(
+            f"the outcomes of {quoted(observed)} can only be drawn, with a key from the record's "
+            "row number, which under add_remove depends on who else is there: use clip='plain', "
+            "or zero_out or replace_one"
+        )
+    return outcomes

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp._elbo import Bound, Pair, trace_bound
-from numpyro_dp._outcomes import Outcomes, enumerate_outcomes
+from numpyro_dp._outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp._structure import choose_plate, read_structure, require_supported_sites
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model import PrivateModel, private_model
@@ -26,6 +26,8 @@ from numpyro_dp.records import Layout, as_records, read_arguments
 __all__ = ["Outline", "VariationalModel", "outline", "variational_model"]
 
 Params = Mapping[str, Any]
+# Folded into a step's key for the outcomes that are drawn, apart from the guide's own draws.
+_OUTCOMES = 0x6F757463
 
 
 class Outline(NamedTuple):
@@ -199,24 +201,39 @@ class VariationalModel:
         return term
 
     def outcomes(self) -> Outcomes:
-        """Programs of every outcome a record might have had; see :meth:`record_outcomes`.
+        """Programs of what a record might have shown; see :meth:`record_outcomes`.
 
-        :raises UnsupportedModelError: when the outcomes cannot be listed.
+        :raises UnsupportedModelError: when that can be neither listed nor drawn.
         """
         structure = read_structure(self.model, self._layout, init_to_uniform())
-        values = {**self._bound.constrained, **self._bound.latents}
-        return enumerate_outcomes(
-            self.model, self._layout, structure, self.plate, self.num_records, values
+        return possible_outcomes(
+            self.model,
+            self._layout,
+            structure,
+            self.plate,
+            self.num_records,
+            {**self._bound.constrained, **self._bound.latents},
+            private_size=self._identity[4],
         )
 
     def record_outcomes(
-        self, outcomes: Outcomes, params: Params, key: Array, record: Sequence[Array]
+        self, outcomes: Outcomes, params: Params, keys: Array, record: Sequence[Array]
     ) -> tuple[Float[Array, " outcomes"], Float[Array, " outcomes"]]:
-        """One record's term with each outcome in turn, and the outcomes' log probabilities."""
-        latents, _ = self.draw(params, key)
-        inputs = [*jax.tree.leaves({**self.constrain(params), **latents}), *record]
-        (terms,), (law,) = outcomes.terms(inputs), outcomes.law(inputs)
-        return terms, law
+        """One record's term with each possible outcome in turn, and the outcomes' weights.
+
+        :param keys: of the step's draws of the guide, over which both are averaged.
+        :param record: a row of each array of :meth:`records`, then its number where outcomes are
+            drawn.
+        """
+        rows = list(record)
+        drawn_from = keys[0]
+        if isinstance(outcomes, Simulated):
+            drawn_from = jax.random.fold_in(jax.random.fold_in(keys[0], _OUTCOMES), rows.pop()[0])
+
+        def values(key: Array) -> list[Array]:
+            return jax.tree.leaves({**self.constrain(params), **self.draw(params, key)[0]})
+
+        return outcomes.scored(jax.vmap(values)(keys), rows, drawn_from)
 
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
         """Record arrays, with the row numbers where records draw latents of their own."""

@@ -3,7 +3,16 @@
 from numpyro_dp.svi import guides
 from numpyro_dp.svi.centre import CentredInputs, PrivateCentre
 from numpyro_dp.svi.dpsvi import DPSVI
+from numpyro_dp.svi.elbo import ElboTrace
 from numpyro_dp.svi.result import DPSVIRunResult
 from numpyro_dp.svi.vips import VIPS
 
-__all__ = ["DPSVI", "VIPS", "CentredInputs", "DPSVIRunResult", "PrivateCentre", "guides"]
+__all__ = [
+    "DPSVI",
+    "VIPS",
+    "CentredInputs",
+    "DPSVIRunResult",
+    "ElboTrace",
+    "PrivateCentre",
+    "guides",
+]

@@ -19,27 +19,43 @@ from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float
 from numpyro.infer import autoguide
 
+from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model import PrivateModel
 from numpyro_dp.variational import VariationalModel
 
-__all__ = ["CurvatureRelease", "scale_names", "takes_curvature"]
+__all__ = ["CurvatureRelease", "held_scales"]
 
 # Basis vectors handled at a time: memory a record is this times the dimension.
 _AT_A_TIME = 64
 
 
-def takes_curvature(guide: Any, target: VariationalModel) -> bool:
-    """Whether a guide is a mean-field normal over the latents of a model without parameters."""
-    normal = type(guide) in (autoguide.AutoNormal, autoguide.AutoDiagonalNormal)
-    return normal and target.wall is not None and set(target.latents) == set(target.wall.latents)
+def held_scales(
+    guide: Any, target: VariationalModel, scale: str | None, private_size: bool
+) -> tuple[str, ...]:
+    """Scale parameters that gradients leave alone, since the curvature decides them.
 
-
-def scale_names(guide: Any, target: VariationalModel) -> tuple[str, ...]:
-    """The scale parameters of a mean-field guide."""
+    :param scale: what was asked for: ``"curvature"``, ``"gradient"``, or ``None`` for the former
+        where it is possible.
+    :raises UnsupportedModelError: the curvature was asked for and cannot decide.
+    """
+    possible = not private_size and _takes_curvature(guide, target)
+    if scale == "curvature" and not possible:
+        raise UnsupportedModelError(
+            f"scale='curvature' is for AutoNormal and AutoDiagonalNormal over a model without "
+            f"parameters or latents of single records, where the number of records is public; "
+            f"this is {type(guide).__name__}: use scale='gradient'"
+        )
+    if scale == "gradient" or not possible:
+        return ()
     if isinstance(guide, autoguide.AutoDiagonalNormal):
         return (f"{guide.prefix}_scale",)
     return tuple(f"{name}_{guide.prefix}_scale" for name in target.latents)
+
+
+def _takes_curvature(guide: Any, target: VariationalModel) -> bool:
+    normal = type(guide) in (autoguide.AutoNormal, autoguide.AutoDiagonalNormal)
+    return normal and target.wall is not None and set(target.latents) == set(target.wall.latents)
 
 
 @dataclass(frozen=True)

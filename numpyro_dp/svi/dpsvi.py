@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpyro.infer
 from jax import random
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.svi import SVIState
@@ -19,13 +17,13 @@ from numpyro.infer.svi import SVIState
 from numpyro_dp import _validate
 from numpyro_dp._guide import made_up_arguments, prepare
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
-from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms import os_key, scrubbed
-from numpyro_dp.mechanisms.keys import INSECURE, as_typed_keys, is_traced, seeded_key
+from numpyro_dp.mechanisms.keys import as_typed_keys, is_traced, seeded_key
 from numpyro_dp.svi.checks import check_loss, check_optimiser, require_blind, usable_key
-from numpyro_dp.svi.curvature import CurvatureRelease, scale_names, takes_curvature
-from numpyro_dp.svi.fit import Carry, Fit, run_steps
+from numpyro_dp.svi.curvature import CurvatureRelease, held_scales
+from numpyro_dp.svi.elbo import ElboTrace
+from numpyro_dp.svi.fit import Carry, Fit, run_steps, trace_steps
+from numpyro_dp.svi.metered import MeteredSVI
 from numpyro_dp.svi.plan import Plan
 from numpyro_dp.svi.progress import steps_bar
 from numpyro_dp.svi.report import GIVEN_PARAMS, GIVEN_STATE, build_report, resolution_notes
@@ -38,7 +36,7 @@ __all__ = ["DPSVI"]
 _BAR_UPDATES, _PIECES = 50, 10
 
 
-class DPSVI(numpyro.infer.SVI):
+class DPSVI(MeteredSVI):
     """Differentially private stochastic variational inference.
 
     Each step releases the noisy sum of clipped gradients of the records' own terms of the bound,
@@ -66,8 +64,9 @@ class DPSVI(numpyro.infer.SVI):
         observations.
     :param clip: ``"plain"``, or ``"centred"``: a record's gradient is first shifted so that, over
         the outcomes that the model thinks possible for it, the clipped gradient has mean zero. A
-        small ``clip_norm`` then costs no bias where the model is right. Needs one outcome a record
-        that can be listed.
+        small ``clip_norm`` then costs no bias where the model is right. Outcomes are listed where
+        there are at most 64, else 16 are drawn from the model in each step, which costs as many
+        gradients.
     :param scale: how ``AutoNormal`` and ``AutoDiagonalNormal`` get their scales: ``"curvature"``
         (from one noisy release of the likelihood's curvature at the end, which takes a tenth of
         the squared privacy loss; privacy noise drowns their gradients) or ``"gradient"``. ``None``:
@@ -76,6 +75,8 @@ class DPSVI(numpyro.infer.SVI):
         ``clip_norm**2``.
     :param average: share of the last steps whose unconstrained parameters are averaged into the
         result; 0 returns the last step's, as NumPyro does.
+    :param elbo: an :class:`~numpyro_dp.ElboTrace`, which says when a noisy loss is released and
+        paid for; ``None`` for no losses.
     :param microbatch_size: rows whose gradients are held in memory at a time; default all.
     :param max_records: public upper bound on the number of records, needed where that number is
         private (an accountant with ``relation="add_remove"``).
@@ -87,12 +88,13 @@ class DPSVI(numpyro.infer.SVI):
     :raises ValueError: for arguments out of range, both or neither of ``privacy`` and
         ``noise_multiplier``, another loss, an optimiser that looks at the loss.
 
-    **Privacy.** Released: the optimiser's state after every step, and the curvature if asked for.
-    Mechanism: Poisson-subsampled Gaussian mechanism on the clipped gradient sum, sensitivity
-    ``clip_norm`` under zero-out and add/remove and twice that under replace-one; event
+    **Privacy.** Released: the optimiser's state after every step, and the curvature and losses if
+    asked for. Mechanism: Poisson-subsampled Gaussian mechanism on the clipped gradient sum,
+    sensitivity ``clip_norm`` under zero-out and add/remove and twice that under replace-one; event
     ``SelfComposed(Poisson(q, Gaussian(noise_multiplier)), steps)``, one Gaussian for the curvature,
-    and the total variation of tables and room. Draws of the guide are public: a record's clipped
-    gradient is bounded whatever they are. Losses are never computed. ``noise_multiplier=0`` with
+    a ``Poisson(q, Gaussian)`` for each loss, and the total variation of tables and room. Draws of
+    the guide are public: a record's clipped gradient is bounded whatever they are. Without ``elbo``
+    no loss is computed. ``noise_multiplier=0`` with
     ``clip_norm=inf`` switches privacy off, for tests, and charges ε = ∞.
 
     **References.** Jälkö, Dikmen, Honkela, *Differentially Private Variational Inference for
@@ -136,12 +138,13 @@ class DPSVI(numpyro.infer.SVI):
         scale: str | None = None,
         curvature_clip: float | None = None,
         average: float = 0.7,
+        elbo: ElboTrace | None = None,
         microbatch_size: int | None = None,
         max_records: int | None = None,
         secure: bool = True,
         **static_kwargs: Any,
     ) -> None:
-        self._settings = Settings(
+        settings = Settings(
             clip_norm=clip_norm,
             batch_size=batch_size,
             sampling_rate=sampling_rate,
@@ -154,31 +157,17 @@ class DPSVI(numpyro.infer.SVI):
             average=average,
             microbatch_size=microbatch_size,
             max_records=max_records,
+            elbo=elbo,
             secure=secure,
         )
-        if accountant is not None and not isinstance(accountant, Accountant):
-            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {accountant!r}")
         loss = Trace_ELBO() if loss is None else loss
         check_loss(loss)
-        super().__init__(model, guide, optim, loss, **static_kwargs)
+        super().__init__(
+            model, guide, optim, loss, settings=settings, accountant=accountant, **static_kwargs
+        )
         check_optimiser(self.optim)
-        self._accountant = Accountant() if accountant is None else accountant
-        self._charges: list[tuple[str, DpEvent]] = []
-        self._steps = 0
         self._given: dict[str, None] = {}
         self._last_state: SVIState | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def delta(self) -> float:
-        """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
-        if self._settings.privacy is not None:
-            return self._settings.privacy.delta
-        return self._accountant.stated_delta
-
-    @property
-    def _private_size(self) -> bool:
-        return self._accountant.relation == "add_remove"
 
     def init(
         self, rng_key: Any, *args: Any, init_params: dict | None = None, **kwargs: Any
@@ -235,7 +224,7 @@ class DPSVI(numpyro.infer.SVI):
         :param init_state: go on from the state of an earlier run.
         :param init_params: constrained starting values by name; see :meth:`init`.
         :param kwargs: keyword arguments of the model.
-        :returns: parameters, state, ``None`` for the losses; and ``.privacy``.
+        :returns: parameters, state, losses (``None`` without ``elbo``); and ``.privacy``.
         :raises BudgetExceededError: the accountant refuses; nothing was charged.
         :raises UnsupportedModelError: model or guide cannot be split into records.
         :raises ValueError: an argument is out of range, or of the wrong kind.
@@ -305,10 +294,11 @@ class DPSVI(numpyro.infer.SVI):
             state.rng_key,
             noise_key,
             jax.tree.map(jnp.zeros_like, params),
+            () if plan.elbo is None else jnp.full(num_steps, jnp.nan),
         )
         # Mistakes that only a trace shows must not cost anything.
-        jax.eval_shape(lambda carry, rows: fit.step(carry, list(rows)), begin, records)
-        self._charge(plan.event(num_steps), num_steps)
+        trace_steps(fit, begin, records)
+        self._charge(plan, num_steps)
         pieces = _BAR_UPDATES if progress_bar else _PIECES
         last = begin
         relation = self._accountant.relation
@@ -324,11 +314,12 @@ class DPSVI(numpyro.infer.SVI):
             constrained |= release.scales(self.guide, constrained, key, records)
         self._last_state = SVIState(last.optim_state, None, scrubbed(last.draws_key))
         report = self._report(target, plan, num_steps, fit)
-        return DPSVIRunResult(constrained, self._last_state, None, report, target)
+        losses = None if plan.elbo is None else last.losses
+        return DPSVIRunResult(constrained, self._last_state, losses, report, target)
 
     def _bind(self, target: VariationalModel, state: SVIState, num_steps: int) -> tuple[Fit, Plan]:
         """Fix every number of a run; nothing is charged or touched."""
-        held = self._held(target)
+        held = held_scales(self.guide, target, self._settings.scale, self._private_size)
         outcomes = target.outcomes() if self._settings.clip == "centred" else None
         params = self.optim.get_params(state.optim_state)
         require_blind(self.optim, state.optim_state, params)
@@ -342,7 +333,8 @@ class DPSVI(numpyro.infer.SVI):
             relation=self._accountant.relation,
         )
         particles = self.loss.num_particles
-        return Fit(target, self.optim, plan.gradient, particles, held, outcomes), plan
+        fit = Fit(target, self.optim, plan.gradient, particles, held, outcomes, plan.elbo)
+        return fit, plan
 
     def _prepared(
         self, num_steps: int, args: tuple, kwargs: dict, privacy: Budget | None = None
@@ -353,27 +345,9 @@ class DPSVI(numpyro.infer.SVI):
             svi._settings = replace(self._settings, privacy=privacy, noise_multiplier=None)
         found = svi._outline(args, kwargs)
         state = svi._start(found, random.key(0), None)
-        return svi, *svi._bind(svi._target(found), state, num_steps), state
-
-    def _held(self, target: VariationalModel) -> tuple[str, ...]:
-        """Scale parameters that gradients leave alone, since the curvature decides them."""
-        possible = takes_curvature(self.guide, target) and not self._private_size
-        if self._settings.scale == "curvature" and not possible:
-            raise UnsupportedModelError(
-                f"scale='curvature' is for AutoNormal and AutoDiagonalNormal over a model without "
-                f"parameters or latents of single records, where the number of records is public; "
-                f"this is {type(self.guide).__name__}: use scale='gradient'"
-            )
-        if self._settings.scale == "gradient" or not possible:
-            return ()
-        return scale_names(self.guide, target)
-
-    def _charge(self, event: DpEvent, num_steps: int) -> None:
-        label = type(self).__name__
-        condition = None if self._settings.secure else INSECURE
-        self._accountant.charge(event, label=label, condition=condition)
-        self._charges.append((label, event))
-        self._steps += num_steps
+        fit, plan = svi._bind(svi._target(found), state, num_steps)
+        # Losses are part of the cost; nobody who prepares has records to take them from.
+        return svi, replace(fit, elbo=None), plan, state
 
     def _report(
         self, target: VariationalModel, plan: Plan, num_steps: int, fit: Fit
@@ -389,31 +363,6 @@ class DPSVI(numpyro.infer.SVI):
             accountant=self._accountant,
             private_size=self._private_size,
             notes=resolution_notes(self.guide, fit.held, plan, num_steps, self._settings.average),
-            centred=self._settings.clip == "centred",
+            clip=self._settings.clip,
+            overflow_delta=self._overflow_delta,
         )
-
-    def update(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: a step outside :meth:`run` would not be charged."""
-        _only_run("update")
-
-    def stable_update(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: it looks at the loss of the records."""
-        _only_run("stable_update")
-
-    def evaluate(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: a loss is an un-noised function of the records."""
-        _only_run("evaluate")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
-
-
-def _only_run(name: str) -> NoReturn:
-    raise NotImplementedError(
-        f"DPSVI.{name} would touch the records without a charge: use DPSVI.run, which charges the "
-        "privacy budget first (and goes on from a state with init_state=)"
-    )

@@ -14,12 +14,13 @@ from jax import lax, random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from numpyro_dp._outcomes import Outcomes
+from numpyro_dp._outcomes import Outcomes, Simulated
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.mechanisms.centred import centre
+from numpyro_dp.svi.elbo import ElboRelease
 from numpyro_dp.variational import VariationalModel
 
-__all__ = ["Carry", "Fit", "run_steps"]
+__all__ = ["Carry", "Fit", "run_steps", "trace_steps"]
 
 
 class Carry(NamedTuple):
@@ -30,6 +31,7 @@ class Carry(NamedTuple):
     - **draws_key**: key of the guide's draws, which are public.
     - **noise_key**: key of batches and noise; never leaves the run.
     - **tail**: sum of the unconstrained parameters over the last steps.
+    - **losses**: noisy losses of the steps so far, NaN where none was released; or nothing.
     """
 
     i: Int[Array, ""]
@@ -37,6 +39,7 @@ class Carry(NamedTuple):
     draws_key: Any
     noise_key: Any
     tail: Any
+    losses: Any = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,7 @@ class Fit:
     :param num_particles: draws of the guide that a step averages over.
     :param held: parameters that stay where they are.
     :param outcomes: programs of the outcomes for the model-centred clip; ``None`` for a plain one.
+    :param elbo: how losses leave the records; ``None`` when they do not.
     """
 
     target: VariationalModel
@@ -57,6 +61,7 @@ class Fit:
     num_particles: int
     held: tuple[str, ...] = ()
     outcomes: Outcomes | None = None
+    elbo: ElboRelease | None = None
 
     def __hash__(self) -> int:
         # Outcomes are programs of the target, which the other fields decide.
@@ -68,7 +73,9 @@ class Fit:
     @property
     def _identity(self) -> tuple[Any, ...]:
         clip = self.outcomes is None
-        return self.target, self.optim, self.private_sum, self.num_particles, self.held, clip
+        # A rehearsal must never be taken for the run that it stands for, nor the other way round.
+        what = type(self), self.target, self.optim
+        return *what, self.private_sum, self.num_particles, self.held, clip, self.elbo
 
     def keys(self, step_key: Any) -> Any:
         """One key for each particle, split as NumPyro's ``Trace_ELBO`` splits them."""
@@ -91,15 +98,39 @@ class Fit:
         def data_free(flat: Float[Array, " dim"]) -> Float[Array, ""]:
             return self._mean(lambda key: self.target.global_elbo(whole(flat), key), keys)
 
-        released = self.private_sum.release(
-            random.fold_in(fresh, carry.i), self.record_vector(flat, whole, keys), records, carry.i
-        )
+        key = random.fold_in(fresh, carry.i)
+        released = self.released(key, flat, self.record_vector(flat, whole, keys), records, carry.i)
         gradient = -(jax.grad(data_free)(flat) + released.astype(flat.dtype))
         still = {name: jax.tree.map(jnp.zeros_like, params[name]) for name in self.held}
         optim_state = self.optim.update(
             {**still, **unravel(gradient)}, carry.optim_state, value=jnp.zeros((), flat.dtype)
         )
         return optim_state, draws_key, noise_key, self.optim.get_params(optim_state)
+
+    def released(
+        self, key: Any, flat: Float[Array, " dim"], vector: Callable, records: list[Array], i: Any
+    ) -> Float[Array, " dim"]:
+        """The noisy sum of the records' vectors at the position ``flat``."""
+        return self.private_sum.release(key, vector, self.numbered(records), i)
+
+    def numbered(self, records: list[Array]) -> list[Array]:
+        """Records with their row numbers last, where their outcomes are drawn by these."""
+        if not isinstance(self.outcomes, Simulated):
+            return records
+        return [*records, jnp.arange(records[0].shape[0], dtype=jnp.int32)]
+
+    def loss(self, elbo: ElboRelease, carry: Carry, records: list[Array]) -> Float[Array, ""]:
+        """A noisy loss at the parameters before a step, with the draws of that step."""
+        keys = self.keys(random.split(carry.draws_key)[1])
+        params = self.optim.get_params(carry.optim_state)
+
+        def term(record: list[Array]) -> Float[Array, ""]:
+            return self._mean(lambda key: self.target.record_elbo(params, key, record), keys)
+
+        # The step's own batch and noise come from the first two of these.
+        noise_key = random.fold_in(random.split(carry.noise_key, 3)[2], carry.i)
+        data_free = self._mean(lambda key: self.target.global_elbo(params, key), keys)
+        return -(data_free + elbo.estimate(noise_key, term, records))
 
     def record_vector(
         self, flat: Float[Array, " dim"], whole: Callable, keys: Any
@@ -119,14 +150,12 @@ class Fit:
         def possible(
             flat: Float[Array, " dim"], record: list[Array]
         ) -> tuple[Float[Array, " outcomes"], Float[Array, " outcomes"]]:
-            terms, law = jax.vmap(
-                lambda key: self.target.record_outcomes(outcomes, whole(flat), key, record)
-            )(keys)
-            return terms.mean(axis=0), jnp.exp(law).mean(axis=0)
+            return self.target.record_outcomes(outcomes, whole(flat), keys, record)
 
         def centred(record: list[Array]) -> Float[Array, " dim"]:
             scores, weights = jax.jacrev(possible, has_aux=True)(flat, record)
-            return plain(record) - centre(scores, weights, self.private_sum.clip_norm)
+            own = record[:-1] if isinstance(outcomes, Simulated) else record
+            return plain(own) - centre(scores, weights, self.private_sum.clip_norm)
 
         return centred
 
@@ -150,13 +179,25 @@ def run_steps(
             yield high, carry
 
 
+def trace_steps(fit: Fit, carry: Carry, records: tuple[Array, ...]) -> None:
+    """Trace what :func:`run_steps` would run, without running it; raises what a trace shows."""
+    _chunk.eval_shape(fit, 0, 1, 0, carry, records)
+
+
 @partial(jax.jit, static_argnums=0)
 def _chunk(fit: Fit, low: Any, high: Any, start: Any, carry: Carry, records: tuple) -> Carry:
+    def losses(elbo: ElboRelease, index: Array, carry: Carry) -> Array:
+        def released() -> Array:
+            return carry.losses.at[index].set(fit.loss(elbo, carry, list(records)))
+
+        return lax.cond(elbo.due(index), released, lambda: carry.losses)
+
     def body(index: Array, carry: Carry) -> Carry:
         optim_state, draws_key, noise_key, params = fit.step(carry, list(records))
         tail = jax.tree.map(
             lambda total, new: total + jnp.where(index >= start, new, 0), carry.tail, params
         )
-        return Carry(carry.i + 1, optim_state, draws_key, noise_key, tail)
+        so_far = carry.losses if fit.elbo is None else losses(fit.elbo, index, carry)
+        return Carry(carry.i + 1, optim_state, draws_key, noise_key, tail, so_far)
 
     return lax.fori_loop(low, high, body, carry)

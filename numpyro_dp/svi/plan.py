@@ -11,6 +11,7 @@ from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.mechanisms.planning import least_noise
+from numpyro_dp.svi.elbo import ElboRelease, ElboTrace
 
 __all__ = ["Plan", "planned"]
 
@@ -21,10 +22,12 @@ class Plan:
 
     :param gradient: one release a step.
     :param curvature: one release at the end, or ``None``.
+    :param elbo: a release after every so many steps, or ``None``.
     """
 
     gradient: PrivateSum
     curvature: PrivateSum | None
+    elbo: ElboRelease | None = None
 
     def event(self, num_steps: int) -> DpEvent:
         """What a run of ``num_steps`` costs."""
@@ -32,10 +35,19 @@ class Plan:
 
     def cost(self, done: int, num_steps: int) -> DpEvent:
         """What the first ``done`` of ``num_steps`` steps cost; the curvature comes last."""
-        steps = self.gradient.event(done)
-        if self.curvature is None or done < num_steps:
-            return steps
-        return ComposedDpEvent([steps, self.curvature.event(1)])
+        parts = [self.gradient.event(done)]
+        if self.elbo is not None:
+            parts += self.elbo.cost(done)
+        if self.curvature is not None and done == num_steps:
+            parts.append(self.curvature.event(1))
+        return parts[0] if len(parts) == 1 else ComposedDpEvent(parts)
+
+    def total_variation(self, num_steps: int) -> float:
+        """What a run of ``num_steps`` spends outside the events, at each ε."""
+        total = self.gradient.tv_per_step * num_steps
+        if self.elbo is not None:
+            total += self.elbo.private_sum.tv_per_step * self.elbo.count(num_steps)
+        return total if self.curvature is None else total + self.curvature.tv_per_step
 
 
 @lru_cache(maxsize=64)
@@ -48,6 +60,7 @@ def planned(
     curvature_dim: int,
     curvature_clip: float,
     curvature_share: float,
+    elbo: ElboTrace | None = None,
     **shape: Any,
 ) -> Plan:
     """The private sums of a run of ``num_steps``.
@@ -56,40 +69,75 @@ def planned(
     :param curvature_dim: coordinates of the curvature, 0 for none.
     :param curvature_clip: L2 bound on one record's curvature.
     :param curvature_share: share of the squared privacy loss that the curvature takes.
+    :param elbo: when losses are released; ``None`` for never.
     :param shape: what else the steps' :meth:`PrivateSum.create` takes.
     :raises ValueError: when no noise that the lattice can carry meets the budget.
     """
+    shares = {
+        "curvature": curvature_share if curvature_dim else 0.0,
+        "losses": 0.0 if elbo is None else elbo.share,
+    }
+    if sum(shares.values()) >= 1:
+        raise ValueError(
+            f"the curvature takes {shares['curvature']:.0%} of the squared privacy loss and the "
+            f"losses {shares['losses']:.0%}, which leaves nothing for the steps: lower share="
+        )
 
     def at(noise_multiplier: float) -> Plan:
         gradient = PrivateSum.create(
             noise_multiplier=noise_multiplier, num_steps=num_steps, delta=delta, **shape
         )
-        if not curvature_dim:
-            return Plan(gradient, None)
-        private = gradient.is_private
-        curvature = PrivateSum.create(
-            num_records=shape["num_records"],
-            dim=curvature_dim,
-            sampling_rate=1.0,
-            clip_norm=curvature_clip if private else math.inf,
-            noise_multiplier=_share(gradient, num_steps, curvature_share) if private else 0.0,
-            num_steps=1,
-            delta=delta,
-            microbatch_size=shape["microbatch_size"],
-        )
-        return Plan(gradient, curvature)
+        whole = _squared_loss(gradient, num_steps) / (1 - sum(shares.values()))
+
+        def beside(share: float, count: int, clip_norm: float, **own: Any) -> PrivateSum:
+            rate = own["sampling_rate"]
+            private = gradient.is_private
+            return PrivateSum.create(
+                num_records=shape["num_records"],
+                clip_norm=clip_norm if private else math.inf,
+                noise_multiplier=_noise(share * whole, count, rate) if private else 0.0,
+                num_steps=count,
+                delta=delta,
+                microbatch_size=shape["microbatch_size"],
+                **own,
+            )
+
+        curvature = losses = None
+        if curvature_dim:
+            curvature = beside(
+                shares["curvature"], 1, curvature_clip, dim=curvature_dim, sampling_rate=1.0
+            )
+        if elbo is not None:
+            private_size = relation == "add_remove"
+            private_sum = beside(
+                shares["losses"],
+                num_steps // elbo.every,
+                elbo.sensitivity(private_size),
+                dim=1,
+                sampling_rate=gradient.sampling_rate,
+                max_records=shape["max_records"],
+            )
+            losses = ElboRelease(elbo, private_sum, elbo.middle(private_size))
+        return Plan(gradient, curvature, losses)
 
     if not isinstance(noise, Budget):
         return at(noise)
     return least_noise(at, lambda plan: plan.event(num_steps), noise, relation, num_steps)
 
 
-def _share(gradient: PrivateSum, num_steps: int, share: float) -> float:
-    """Noise multiplier that takes ``share`` of the squared loss, the steps taking the rest.
+def _squared_loss(mechanism: PrivateSum, num_steps: int) -> float:
+    """What many releases add to the squared privacy loss, in their Gaussian limit.
 
-    For Poisson batches the steps count as their Gaussian limit does. That only decides how a
-    budget is divided: what is charged is computed from the events themselves.
+    It only decides how a budget is divided: what is charged is computed from the events.
     """
-    rate, noise = gradient.sampling_rate, gradient.noise_multiplier
+    rate, noise = mechanism.sampling_rate, mechanism.noise_multiplier
+    if not mechanism.is_private:
+        return math.inf
     one = 1 / noise**2 if rate == 1 else rate**2 * math.expm1(min(1 / noise**2, 20.0))
-    return math.sqrt((1 - share) / (share * num_steps * one))
+    return num_steps * one
+
+
+def _noise(squared_loss: float, count: int, rate: float) -> float:
+    """Noise multiplier at which ``count`` releases come to a squared privacy loss."""
+    one = squared_loss / count
+    return 1 / math.sqrt(one if rate == 1 else math.log1p(one / rate**2))

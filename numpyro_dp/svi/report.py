@@ -48,6 +48,13 @@ def resolution_notes(
             "The scales were left to noisy gradients, which hardly move them: the posterior's "
             "width is that of the start. scale='curvature' would release them."
         )
+    if plan.elbo is not None:
+        trace, sd = plan.elbo.trace, plan.elbo.private_sum.noise_sd()
+        notes.append(
+            f"Losses sum the records' terms clipped to [{trace.lower:g}, {trace.upper:g}], with "
+            f"noise of standard deviation {sd / mechanism.sampling_rate:.3g}; more of it may be "
+            "the guide's draws."
+        )
     noise = mechanism.noise_multiplier * mechanism.dim**0.5 / mechanism.sampling_rate
     if isinstance(guide, _MATRICES) and noise > mechanism.num_records:
         notes.append(
@@ -70,15 +77,18 @@ def build_report(
     accountant: Accountant,
     private_size: bool,
     notes: Sequence[str],
-    centred: bool,
+    clip: str,
+    overflow_delta: float,
 ) -> PrivacyReport:
     """The report of ``charges``; every ε in it is an upper bound."""
     mechanism = plan.gradient
     full = mechanism.sampling_rate == 1
-    clipped = "model-centred and clipped" if centred else "clipped"
+    clipped = "model-centred and clipped" if clip == "centred" else "clipped"
     released = ("the parameters and the optimiser's state after every step",)
     if plan.curvature is not None:
         released += ("the noisy diagonal of the curvature, at the end",)
+    if plan.elbo is not None:
+        released += (f"a noisy loss after every {plan.elbo.trace.every} steps",)
     return PrivacyReport.build(
         entries=charges,
         relation=accountant.relation,
@@ -101,8 +111,7 @@ def build_report(
         steps=steps,
         warmup_steps=0,
         num_chains=1,
-        overflow_delta=mechanism.tv_per_step * steps
-        + (0.0 if plan.curvature is None else plan.curvature.tv_per_step * len(charges)),
+        overflow_delta=overflow_delta,
         released=released,
         assumed_public=(
             *(() if private_size else (f"the number of records ({target.num_records})",)),

@@ -21,7 +21,8 @@ class DPSVIRunResult(SVIRunResult):
 
     - **params**: constrained parameters of guide and model.
     - **state**: the last ``SVIState``, its key zeroed.
-    - **losses**: always ``None``: a loss is an un-noised function of the records.
+    - **losses**: ``None``; with an :class:`~numpyro_dp.ElboTrace` a noisy loss for each step after
+      which one was released, NaN elsewhere, shape (num_steps,).
     - **privacy**: the :class:`~numpyro_dp.PrivacyReport` of everything its object has run.
     """
 
@@ -32,7 +33,7 @@ class DPSVIRunResult(SVIRunResult):
         cls,
         params: dict[str, Any],
         state: Any,
-        losses: None,
+        losses: Array | None,
         privacy: PrivacyReport,
         target: VariationalModel,
     ) -> DPSVIRunResult:
@@ -44,7 +45,7 @@ class DPSVIRunResult(SVIRunResult):
         return (*self, self.privacy, self.target)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(params={self.params!r}, losses=None)"
+        return f"{type(self).__name__}(params={self.params!r}, losses={self.losses!r})"
 
     @property
     def guide_name(self) -> str:
@@ -76,12 +77,12 @@ class DPSVIRunResult(SVIRunResult):
         return jax.tree.map(lambda x: x[None], draws) if group_by_chain else draws
 
 
-def _flatten(result: DPSVIRunResult) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    return (result.params, result.state), (result.privacy, result.target)
+def _flatten(result: DPSVIRunResult) -> tuple[tuple[Any, ...], tuple[Any, Any]]:
+    return tuple(result), (result.privacy, result.target)
 
 
-def _unflatten(kept: tuple[Any, Any], parts: tuple[Any, Any]) -> DPSVIRunResult:
-    return DPSVIRunResult(*parts, None, *kept)
+def _unflatten(kept: tuple[Any, Any], parts: tuple[Any, ...]) -> DPSVIRunResult:
+    return DPSVIRunResult(*parts, *kept)
 
 
 # As a plain named tuple JAX would rebuild it without its statement.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.mechanisms import arguments
+from numpyro_dp.svi.elbo import ElboTrace
 from numpyro_dp.svi.plan import Plan, planned
 
 __all__ = ["Settings"]
@@ -31,6 +32,7 @@ class Settings:
     average: float
     microbatch_size: int | None
     max_records: int | None
+    elbo: ElboTrace | None
     secure: bool
 
     def __post_init__(self) -> None:
@@ -49,6 +51,8 @@ class Settings:
             raise ValueError(f"scale must be 'curvature', 'gradient' or None, got {self.scale!r}")
         if not 0 <= _validate.finite_float("average", self.average) <= 1:
             raise ValueError(f"average must lie in [0, 1], got {self.average!r}")
+        if self.elbo is not None and not isinstance(self.elbo, ElboTrace):
+            raise ValueError(f"elbo must be a numpyro_dp.ElboTrace, got {self.elbo!r}")
 
     def plan(
         self,
@@ -64,6 +68,11 @@ class Settings:
         private_size = relation == "add_remove"
         if private_size:
             arguments.check_private_size(self.sampling_rate, self.max_records, num_records)
+        if self.elbo is not None and self.elbo.every > num_steps:
+            raise ValueError(
+                f"elbo releases a loss after every {self.elbo.every} steps, and the run has only "
+                f"{num_steps}: lower every="
+            )
         noise = self.noise_multiplier if self.privacy is None else self.privacy
         if noise is None:
             raise ValueError("give privacy= or noise_multiplier=")
@@ -75,6 +84,7 @@ class Settings:
             curvature_dim=curvature_dim,
             curvature_clip=self.curvature_clip or self.clip_norm**2,
             curvature_share=_CURVATURE_SHARE,
+            elbo=self.elbo,
             num_records=num_records,
             dim=dim,
             sampling_rate=arguments.expected_rate(self.batch_size, self.sampling_rate, num_records),

@@ -3,8 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import optax
 import pytest
 from hypothesis import given, settings
@@ -53,21 +51,6 @@ def test_a_small_centred_clip_keeps_the_mode(records):
     exact = fit(data, clip_norm=np.inf, noise_multiplier=0.0)
     plain, centred = (np.linalg.norm(fit(data, clip=c) - exact) for c in ("plain", "centred"))
     assert centred < 0.5 * plain, (centred, plain)
-
-
-def poisson(x, y):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[-1]]).to_event(1))
-    with numpyro.plate("people", x.shape[0]):
-        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
-
-
-def test_outcomes_that_cannot_be_listed_are_refused(records):
-    svi = ndp.DPSVI(
-        poisson, AutoDelta(poisson), optax.sgd(0.1), clip_norm=1.0, noise_multiplier=1.0,
-        clip="centred",
-    )  # fmt: skip
-    with pytest.raises(ndp.UnsupportedModelError, match=r"`y`.*clip='plain'"):
-        svi.run(KEY, 2, records["x"], records["y"], progress_bar=False)
 
 
 def test_centring_is_charged_and_undone_in_the_intercept():
