@@ -2,7 +2,10 @@
 
 from importlib import import_module
 
-_HOME: dict[str, str] = {}
+_HOME = {
+    "ConjugateGuide": "conjugate",
+    "PolyaGammaGuide": "polya_gamma",
+}
 
 __all__ = sorted(_HOME)
 

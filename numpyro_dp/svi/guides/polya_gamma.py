@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -14,25 +15,97 @@ from jaxtyping import Array
 
 from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.svi.guides import polya_gamma_designs as designs
-from numpyro_dp.svi.guides.polya_gamma_base import Settings
+from numpyro_dp.svi.guides.polya_gamma_base import Settings, Steps, resolution
+from numpyro_dp.svi.guides.polya_gamma_designs import (
+    DEFAULT_STEPS,
+    LEAST_STEPS,
+    DiagonalScores,
+    FullScores,
+    PaperSums,
+)
 from numpyro_dp.svi.guides.polya_gamma_model import (
+    Latents,
     Regression,
     read_latents,
     read_regression,
+    split_coefficients,
 )
-from numpyro_dp.svi.programme import Programme, StatisticsGuide
+from numpyro_dp.svi.programme import StatisticsGuide
 from numpyro_dp.variational import Outline
 
 __all__ = ["PolyaGammaGuide"]
 
 _DESIGNS = ("full", "diagonal", "paper")
-# Share of the squared privacy loss that the first matrix gets.
-_FIRST_MATRIX = 0.06
 
 
 class PolyaGammaGuide(StatisticsGuide):
-    """A normal posterior of a logistic regression's coefficients."""
+    """A normal posterior of a logistic regression's coefficients, by Pólya–Gamma augmentation.
+
+    For Bernoulli, Binomial and NegativeBinomial outcomes (known number of failures) with affine
+    logits under normal priors. A coefficient's precision may have a Gamma prior, one for each
+    coefficient (automatic relevance determination) or shared, as a variance an InverseGamma prior:
+    its variational law is computed from that of the coefficients, one step away from the data.
+
+    The sum of ``E[ω] x x'``, which the augmented update needs, is at most a quarter of the sum of
+    ``x x'``; what is left of the update is the sum of scores ``(y − σ(x'm)) x``. So the designs
+    release vectors often and a matrix seldom:
+
+    - ``"full"``: a bound on the curvature once, three rounds of scores, the curvature at the point
+      reached once, five more rounds; the posterior precision knows how noisy the scores were.
+      Ten releases. For intervals that cover, where the budget resolves the matrix.
+    - ``"diagonal"``: the bound's diagonal once and fifteen rounds of scores; a mean-field
+      posterior. Where the budget does not resolve the matrix.
+    - ``"paper"``: both expected statistics in every round, averaged; for comparison.
+
+    :param model: a NumPyro model in the family.
+    :param row_norm: L2 bound on most rows of inputs, without the intercept. Longer ones count in
+        the centre as if cut to it; scores are bounded by themselves.
+    :param centred_norm: the same after centring, intercept included; default: learnt in the
+        centring release, which has one number more for it.
+    :param design: see above; ``None`` chooses ``"full"`` where the noise of a curvature release is
+        smaller than its mean eigenvalue, by public numbers alone (:meth:`VIPS.forecast` shows it).
+    :param centre: whether the mean of the inputs is released first, for a twentieth of the
+        squared privacy loss, subtracted, and undone in the intercept. Default: where there is an
+        intercept, and not in the paper's design.
+    :param intercept: place of the coefficient (in the flat vector of all, sites in order of their
+        names) whose column holds ones. Default: a coefficient that the model itself adds.
+    :param max_trials: public bound on the trials of binomial outcomes that are no constant.
+    :param max_count: public bound on the counts of negative binomial outcomes.
+    :param data_plate: name of the private plate, when several enclose the observations.
+    :raises ValueError: for arguments out of range.
+
+    Parameters after a run: ``auto_loc`` (dim,), ``auto_scale_tril`` (dim, dim), and ``auto_shape``
+    and ``auto_rate`` of the precisions' Gamma laws.
+
+    **Privacy.** Released, through :class:`~numpyro_dp.VIPS`: noisy sums of record vectors, each of
+    L2 norm at most 1 in its own public or released unit. Scores: half of the rows' norm, after a
+    model-centred clip, which has mean zero under the model whatever the unit; curvatures: a quarter
+    of the squared norm; the paper's two blocks: √5/4 jointly for rows of norm 1. Gaussian
+    mechanism, zero-out or replace-one. Centre, spectra, precisions and hyper-posteriors are
+    post-processing. ``clip_norm=`` of the engine replaces the unit of scores; ``clip_norm=inf``
+    with ``noise_multiplier=0`` runs coordinate ascent, whose limit is the variational posterior.
+
+    **References.** Polson, Scott, Windle, *Bayesian inference for logistic models using Pólya–Gamma
+    latent variables* (2013); Park, Foulds, Chaudhuri, Welling, *VIPS* (2020), section 5; Böhning
+    (1992) for the bound; privacy.md sections 2 and 10.
+
+    **Example**::
+
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> import numpyro_dp as ndp
+        >>> def model(x, y=None):
+        ...     b = numpyro.sample("b", dist.Normal(0, 3))
+        ...     w = numpyro.sample("w", dist.Normal(0, 3).expand([x.shape[-1]]).to_event(1))
+        ...     with numpyro.plate("people", x.shape[0]):
+        ...         numpyro.sample("y", dist.Bernoulli(logits=b + x @ w), obs=y)
+        >>> x = jax.random.uniform(jax.random.key(0), (5000, 2))
+        >>> y = (x[:, 0] > jax.random.uniform(jax.random.key(1), (5000,))).astype(int)
+        >>> guide = ndp.guides.PolyaGammaGuide(model, row_norm=1.5)
+        >>> vips = ndp.VIPS(model, guide, privacy=ndp.Budget(1.0, 1e-5))
+        >>> result = vips.run(jax.random.key(2), None, x, y, progress_bar=False)
+        >>> result.get_samples()["w"].shape, result.privacy.epsilon <= 1.0
+        ((1000, 2), True)
+    """
 
     def __init__(
         self,
@@ -53,38 +126,27 @@ class PolyaGammaGuide(StatisticsGuide):
             centred_norm = _validate.positive("centred_norm", centred_norm)
         if design is not None and design not in _DESIGNS:
             raise ValueError(f"design must be one of {_DESIGNS} or None, got {design!r}")
+        if centre is not None and not isinstance(centre, bool):
+            raise ValueError(f"centre must be True, False or None, got {centre!r}")
+        if intercept is not None and (isinstance(intercept, bool) or intercept != int(intercept)):
+            raise ValueError(f"intercept must be the place of a coefficient, got {intercept!r}")
         self.centred_norm, self.design, self.centre = centred_norm, design, centre
         self.intercept, self.max_trials, self.max_count = intercept, max_trials, max_count
+        self._reason: str | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Draw the coefficients, and the precisions where the model has some."""
         latents = read_latents(self.model, args, kwargs)
-        dim, groups = latents.dim, latents.groups
-        loc = numpyro.param("auto_loc", jnp.zeros(dim))
-        tril = numpyro.param(
-            "auto_scale_tril", jnp.eye(dim), constraint=dist.constraints.scaled_unit_lower_cholesky
-        )
+        loc = numpyro.param("auto_loc", jnp.zeros(latents.dim))
+        factor = dist.constraints.scaled_unit_lower_cholesky
+        tril = numpyro.param("auto_scale_tril", jnp.eye(latents.dim), constraint=factor)
         law = dist.MultivariateNormal(loc, scale_tril=tril)
         flat = numpyro.sample("_auto_latent", law, infer={"is_auxiliary": True})
-        drawn = {}
-        start = 0
-        for name, shape in latents.coefficients:
-            size = math.prod(shape)
-            value = flat[start : start + size].reshape(shape)
-            drawn[name] = numpyro.sample(name, dist.Delta(value, event_dim=len(shape)))
-            start += size
-        if groups:
-            positive = dist.constraints.positive
-            shape_ = numpyro.param("auto_shape", jnp.ones(groups), constraint=positive)
-            rate = numpyro.param("auto_rate", jnp.ones(groups), constraint=positive)
-            start = 0
-            for name, shape, inverse in latents.precisions:
-                kind = dist.InverseGamma if inverse else dist.Gamma
-                own = slice(start, start + math.prod(shape))
-                fn = kind(shape_[own].reshape(shape), rate[own].reshape(shape))
-                drawn[name] = numpyro.sample(name, fn.to_event(len(shape)))
-                start += math.prod(shape)
-        return drawn
+        drawn = {
+            name: numpyro.sample(name, dist.Delta(value, event_dim=value.ndim))
+            for name, value in split_coefficients(latents, flat).items()
+        }
+        return drawn | _draw_precisions(latents)
 
     def programme(
         self,
@@ -93,26 +155,99 @@ class PolyaGammaGuide(StatisticsGuide):
         *,
         sampling_rate: float,
         clip_norm: float | None,
-    ) -> Programme:
-        """The schedule of releases for a model at known shapes."""
+    ) -> Steps:
+        """The schedule of releases for a model at known shapes; called by the engine."""
         regression = self._regression(found)
         private = clip_norm != math.inf
         design = (self.design or "diagonal") if private else "exact"
+        if design == "paper" and clip_norm is not None:
+            raise ValueError(
+                "the bound of design='paper' follows from row_norm: give that, and no clip_norm"
+            )
         centre = private and self._centres(regression, design)
+        least = LEAST_STEPS[design] + centre
+        steps = DEFAULT_STEPS[design] + centre if num_steps is None else num_steps
+        if steps < least:
+            raise ValueError(
+                f"num_steps={steps} is too few for design {design!r}, which makes {least} releases "
+                "at least: give None for what suits"
+            )
         settings = Settings(self.row_norm, self.centred_norm, centre, clip_norm)
-        steps = designs.DEFAULT_STEPS[design]
-        if num_steps is not None:
-            steps = num_steps - centre
         if design == "full":
-            return designs.FullScores(regression, found, settings, steps)
-        if design == "diagonal":
-            return designs.DiagonalScores(regression, found, settings, steps)
-        return designs.PaperSums(regression, found, settings, steps, private=private)
+            made: Steps = FullScores(regression, found, settings, steps - centre)
+        elif design == "diagonal":
+            made = DiagonalScores(regression, found, settings, steps - centre)
+        else:
+            made = PaperSums(regression, found, settings, steps - centre, private=private)
+        if self._reason is not None and private:
+            made.notes = (self._reason,)
+        return made
 
-    def _regression(self, found):
+    def settled(
+        self, found: Outline, num_steps: int | None, signal: Callable[[int], float]
+    ) -> PolyaGammaGuide:
+        """This guide, with the design that the budget resolves where none was given."""
+        if self.design is not None:
+            return self
+        ratio = self._ratio(found, num_steps, signal)
+        return _with_design(self, "full" if ratio < 1 else "diagonal", _reason(ratio))
+
+    def outlook(
+        self, found: Outline, num_steps: int | None, signal: Callable[[int], float]
+    ) -> tuple[str, ...]:
+        """Which design fits, and why."""
+        return (_reason(self._ratio(found, num_steps, signal)),)
+
+    def _ratio(
+        self, found: Outline, num_steps: int | None, signal: Callable[[int], float]
+    ) -> float:
+        dim = self._regression(found).dim
+        steps = DEFAULT_STEPS["full"] + 1 if num_steps is None else num_steps
+        return resolution(dim, found.num_records, signal(steps))
+
+    def _regression(self, found: Outline) -> Regression:
         return read_regression(found.wall, self.intercept, self.max_trials, self.max_count)
 
-    def _centres(self, regression, design):
-        if self.centre is not None:
-            return self.centre
-        return regression.intercept is not None and design != "paper"
+    def _centres(self, regression: Regression, design: str) -> bool:
+        if self.centre is None:
+            return regression.intercept is not None and design != "paper"
+        if self.centre and regression.intercept is None:
+            raise UnsupportedModelError(
+                "centre=True needs an intercept, which takes up the shift, and the predictor of "
+                f"site `{regression.glm.site}` has none that is known: add a latent to it, or say "
+                "with intercept= which coefficient belongs to a column of ones"
+            )
+        return self.centre
+
+
+def _draw_precisions(latents: Latents) -> dict[str, Array]:
+    """Draw the precisions (or variances) from their Gamma laws."""
+    if not latents.groups:
+        return {}
+    positive = dist.constraints.positive
+    shapes = numpyro.param("auto_shape", jnp.ones(latents.groups), constraint=positive)
+    rates = numpyro.param("auto_rate", jnp.ones(latents.groups), constraint=positive)
+    drawn, start = {}, 0
+    for name, shape, inverse in latents.precisions:
+        own = slice(start, start + math.prod(shape))
+        kind = dist.InverseGamma if inverse else dist.Gamma
+        law = kind(shapes[own].reshape(shape), rates[own].reshape(shape))
+        drawn[name] = numpyro.sample(name, law.to_event(len(shape)))
+        start = own.stop
+    return drawn
+
+
+@lru_cache(maxsize=16)
+def _with_design(guide: PolyaGammaGuide, design: str, reason: str) -> PolyaGammaGuide:
+    """One copy for equal arguments, so that a second run does not compile again."""
+    settled = copy.copy(guide)
+    settled.design, settled._reason = design, reason
+    return settled
+
+
+def _reason(ratio: float) -> str:
+    design, word = ("full", "below") if ratio < 1 else ("diagonal", "above")
+    return (
+        f"The noise of one released curvature matrix is about {ratio:.2g} times its mean "
+        f"eigenvalue, {word} 1: design {design!r} fits."
+    )

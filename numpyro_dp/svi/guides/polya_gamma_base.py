@@ -20,10 +20,10 @@ from numpyro_dp.svi.guides.polya_gamma_model import Regression
 from numpyro_dp.svi.programme import Phase, Programme
 from numpyro_dp.variational import Outline
 
-__all__ = ["Inputs", "Law", "Settings", "Steps"]
+__all__ = ["Inputs", "Known", "Law", "Settings", "Steps", "resolution"]
 
-# Of the squared privacy loss.
-CENTRING = 0.05
+# Shares of the squared privacy loss.
+CENTRING, FIRST_MATRIX = 0.05, 0.06
 # The mean square of a row is one number beside many: it may be as noisy as this makes it.
 _SQUARE = 0.3
 # From the root mean square to a norm that about nine rows in ten keep to.
@@ -215,6 +215,18 @@ class Steps(Programme):
         around = jnp.clip(around, (_LEAST * norm) ** 2, norm**2)
         own = 0.0 if self.regression.intercept is None else self.regression.intercept[1]
         return Inputs(shift, jnp.sqrt(_SPREAD**2 * (around + own**2)))
+
+
+def resolution(dim: int, num_records: int, signal: float) -> float:
+    """Edge of the noise of the first curvature matrix over its mean eigenvalue, by public numbers.
+
+    :param signal: the μ of a Gaussian mechanism as private as the whole run.
+    """
+    if signal == math.inf:
+        return 0.0
+    noise = math.sqrt(2 * dim) / (signal * math.sqrt(FIRST_MATRIX))
+    # In units of the longest row's curvature, of which an average row has less.
+    return noise * dim * _SPREAD**2 / num_records
 
 
 def _factor(covariance: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,27 +11,24 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.glm import Row
 from numpyro_dp.svi.guides import polya_gamma_maths as maths
-from numpyro_dp.svi.guides.polya_gamma_base import Known, Settings, Steps
+from numpyro_dp.svi.guides.polya_gamma_base import FIRST_MATRIX, Known, Settings, Steps
 from numpyro_dp.svi.guides.polya_gamma_model import Regression
 from numpyro_dp.svi.programme import Phase
 from numpyro_dp.variational import Outline
 
-__all__ = ["DEFAULT_STEPS", "DiagonalScores", "FullScores", "PaperSums", "smallest"]
+__all__ = ["DEFAULT_STEPS", "LEAST_STEPS", "DiagonalScores", "FullScores", "PaperSums"]
 
-# Releases after centring.
+# Releases after centring: what suits, and what a design cannot do without.
 DEFAULT_STEPS = {"full": 10, "diagonal": 16, "paper": 10, "exact": 50}
-_LEAST_STEPS = {"full": 4, "diagonal": 2, "paper": 1, "exact": 1}
+LEAST_STEPS = {"full": 4, "diagonal": 2, "paper": 1, "exact": 1}
 # Shares of the squared privacy loss.
-_BOUND, _ROUGH, _LOCAL, _FINE, _GROWTH = 0.06, 0.12, 0.17, 0.60, 1.3
+_ROUGH, _LOCAL, _FINE, _GROWTH = 0.12, 0.17, 0.60, 1.3
 _DIAGONAL, _ROUNDS = 0.08, 0.87
-_DAMPING, _MOMENTUM, _TAIL = 0.3, 0.5, 0.6
+_MOMENTUM, _TAIL = 0.5, 0.6
+# More rounds go in smaller steps, which average more of their noise.
+_DAMPING, _WAY = 0.3, 4.5
 _REMEMBERED = 3
 _FORGETTING = 0.7
-
-
-def smallest(design: str) -> int:
-    """Fewest releases after centring that a design can do with."""
-    return _LEAST_STEPS[design]
 
 
 class _Scores(Steps):
@@ -85,7 +81,7 @@ class FullScores(_Scores):
         fine = steps - 2 - rough
         growing = np.power(_GROWTH, np.arange(fine))
         own = (
-            Phase("bound on the curvature", size, 1.0, (_BOUND,)),
+            Phase("bound on the curvature", size, 1.0, (FIRST_MATRIX,)),
             Phase("first scores", regression.dim, 1.0, (_ROUGH / rough,) * rough),
             Phase("local curvature", size, 1.0, (_LOCAL,)),
             Phase("scores", regression.dim, 1.0, tuple((_FINE * growing / growing.sum()).tolist())),
@@ -175,6 +171,7 @@ class DiagonalScores(_Scores):
             Phase("scores", regression.dim, 1.0, (_ROUNDS / rounds,) * rounds),
         )
         super().__init__(regression, found, settings, own)
+        self._damping = min(_DAMPING, _WAY / rounds)
         self._first = rounds - max(1, round(_TAIL * rounds))
 
     def begin(self) -> _Descent:
@@ -203,7 +200,7 @@ class DiagonalScores(_Scores):
         unit, work = self.score_unit(state), state.work
         prior = jnp.diagonal(self.prior_precision(state))
         slope = released * unit + self.prior_gradient(state, work.here)
-        velocity = _MOMENTUM * work.velocity + _DAMPING * slope / (work.bound + prior)
+        velocity = _MOMENTUM * work.velocity + self._damping * slope / (work.bound + prior)
         counted = (step >= self._first).astype(self._dtype)
         here = work.here + velocity
         work = work._replace(

@@ -20,7 +20,14 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.glm import GLM, Loss, constant_slopes, recognise
 from numpyro_dp.model import PrivateModel
 
-__all__ = ["Latents", "Prior", "Regression", "read_latents", "read_regression"]
+__all__ = [
+    "Latents",
+    "Prior",
+    "Regression",
+    "read_latents",
+    "read_regression",
+    "split_coefficients",
+]
 
 _FAMILIES = ("bernoulli", "binomial", "negative_binomial")
 _POINTS, _TOLERANCE = 8, 1e-3
@@ -213,7 +220,7 @@ def _read_prior(wall: PrivateModel, latents: Latents) -> Prior:
     dtype = jnp.result_type(*(s.dtype for s in wall._parts.structure.latents.values()))
 
     def log_prior(w: Float[Array, " dim"], log_tau: Float[Array, " groups"]) -> Float[Array, ""]:
-        return wall.log_prior({**_split(latents, w), **_logs(latents, log_tau)})
+        return wall.log_prior({**split_coefficients(latents, w), **_logs(latents, log_tau)})
 
     def curvature(w: Float[Array, " dim"], tau: Float[Array, " groups"]) -> Array:
         return -jax.hessian(log_prior)(w, jnp.log(tau))
@@ -270,7 +277,7 @@ def _require_prior(prior: Prior, log_prior: Callable, dtype: Any, latents: Laten
         )
 
 
-def _split(latents: Latents, flat: Float[Array, " dim"]) -> dict[str, Array]:
+def split_coefficients(latents: Latents, flat: Float[Array, " dim"]) -> dict[str, Array]:
     """The coefficients' sites from their flat vector."""
     values, start = {}, 0
     for name, shape in latents.coefficients:
