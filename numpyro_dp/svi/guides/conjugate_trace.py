@@ -1,0 +1,340 @@
+"""A model's priors and its one observed site as programs, traced without a value.
+
+Distributions are told by their type, and what their parameters depend on by dead-code elimination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Array
+from numpyro import handlers
+
+from numpyro_dp._plate import WholePlates, in_plate, row_sites
+from numpyro_dp._programs import Labelled
+from numpyro_dp._prune import Pruned, trace_program
+from numpyro_dp._structure import explained, key_struct, quoted
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model import PrivateModel
+from numpyro_dp.variational import Outline
+
+__all__ = [
+    "CLOSE",
+    "FITS",
+    "Prior",
+    "Root",
+    "Told",
+    "find_sites",
+    "hear",
+    "labels",
+    "read_priors",
+    "root_of",
+]
+
+FITS = (
+    "`PolyaGammaGuide` takes Bernoulli, binomial and negative binomial outcomes of linear logits, "
+    "`DPSVI` any model"
+)
+_PRIORS: Mapping[type, tuple[str, ...]] = {
+    dist.Beta: ("concentration1", "concentration0"),
+    dist.Uniform: ("low", "high"),
+    dist.Dirichlet: ("concentration",),
+    dist.Gamma: ("concentration", "rate"),
+    dist.Exponential: ("rate",),
+    dist.InverseGamma: ("concentration", "rate"),
+    dist.Normal: ("loc", "scale"),
+}
+_OUTCOMES: Mapping[type, tuple[str, tuple[str, ...]]] = {
+    dist.BernoulliProbs: ("bernoulli", ("probs",)),
+    dist.BinomialProbs: ("binomial", ("probs", "total_count")),
+    dist.CategoricalProbs: ("categorical", ("probs",)),
+    dist.Poisson: ("poisson", ("rate",)),
+    dist.Normal: ("normal", ("loc", "scale")),
+}
+# Made-up values of a latent, as a spread and a shift of its logarithm, and how close is equal.
+_PROBES = ((0.5, 0.3), (1.1, -0.7), (0.2, 1.4))
+CLOSE = 1e-3
+
+
+class Prior(NamedTuple):
+    """The law of one latent site; ``params`` are constants of the site's shape.
+
+    ``scales_with`` names the variance (or precision) that scales the law of a normal latent, whose
+    variance is ``ratio`` times entry ``entry`` of it.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    event_dim: int
+    params: dict[str, np.ndarray]
+    scales_with: str | None = None
+    entry: np.ndarray | None = None
+    power: int = 1
+
+
+class Told(NamedTuple):
+    """Programs of one trace, each asked for by name."""
+
+    labelled: Labelled
+    slopes: Labelled | None
+    latents: dict[str, jax.ShapeDtypeStruct]
+
+    def reads(self, name: str) -> tuple[list[str], list[str]]:
+        """Latents and record arguments that an output depends on."""
+        pruned = self.pruned(name)
+        of_latents = [n for n, used in zip(self.latents, pruned.used, strict=False) if used]
+        return of_latents, [r or "random numbers" for r in self.labelled.reads(pruned)]
+
+    def pruned(self, name: str) -> Pruned:
+        return self.labelled.pruned(lambda label: label[1] == name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of an output."""
+        leaves = jax.tree.leaves(self.labelled.program.out)
+        labels = [label[1] for label in self.labelled.labels]
+        return tuple(leaves[labels.index(name)].shape)
+
+    def at(self, name: str, latents: Mapping[str, Any]) -> np.ndarray:
+        """Value of an output that reads no record."""
+        return np.asarray(self.pruned(name)([latents.get(n) for n in self.latents])[0])
+
+    def constant(self, site: str, name: str) -> np.ndarray:
+        """Value of an output that is a public constant, or a refusal."""
+        latents, records = self.reads(name)
+        if latents or records:
+            raise UnsupportedModelError(
+                f"`{name}` of site `{site}` depends on {quoted([*latents, *records])}: a "
+                f"conjugate family needs a public constant there; {FITS}"
+            )
+        return self.at(name, {})
+
+
+def labels(out: Any) -> tuple[tuple[str, str], ...]:
+    paths = jax.tree_util.tree_flatten_with_path(out)[0]
+    return tuple((path[0].key, path[1].key) for path, _ in paths)
+
+
+def find_sites(wall: PrivateModel) -> tuple[str, str | None]:
+    """The observed site, and the discrete latent that says which component a record is of."""
+    inside = wall._parts.structure.sites
+    outside = [s for s in inside if s.kind in ("observed", "factor") and not s.inside(wall.plate)]
+    observed = [s for s in inside if s.kind in ("observed", "factor") and s.inside(wall.plate)]
+    mixed = [s.name for s in inside if s.kind == "discrete"]
+    if outside or len(observed) != 1 or observed[0].kind == "factor" or len(mixed) > 1:
+        extra = [*outside, *observed]
+        raise UnsupportedModelError(
+            f"sites {quoted([*(s.name for s in extra), *mixed])}: a conjugate family has one "
+            "observed site, in the private plate, and at most one discrete latent a record; "
+            f"{FITS}"
+        )
+    return observed[0].name, mixed[0] if mixed else None
+
+
+def hear(
+    wall: PrivateModel,
+    site: str,
+    mixed: str | None,
+    values: Mapping[str, Any],
+    arrays: list[Any],
+    key: Array,
+) -> tuple[str, dict[str, Any]]:
+    """Family and parameters of the observed site on one record, constrained latents given."""
+    arguments = wall._spec.layout.fill(arrays)
+
+    def run(extra: Mapping[str, Any]) -> Mapping[str, dict[str, Any]]:
+        given = {**values, **extra}
+        return row_sites(wall._spec.model, wall.plate, wall.num_records, given, arguments, key, 1)
+
+    if mixed is None:
+        return _parameters(site, run({})[site])
+    law = run({})[mixed]
+    kind, told = _parameters(mixed, law)
+    if kind != "categorical" or told["outcome"].size != 1:
+        raise UnsupportedModelError(
+            f"discrete latent site `{mixed}` is no single `Categorical(probs=...)`: {FITS}"
+        )
+    shape, weights = jnp.shape(law["value"]), told["probs"].reshape(-1)
+
+    def component(k: Array) -> dict[str, Any]:
+        kind, parts = _parameters(site, run({mixed: jnp.broadcast_to(k, shape)})[site])
+        if kind != "normal":
+            raise UnsupportedModelError(
+                f"site `{site}` is {kind} given `{mixed}`: known are mixtures of normals; {FITS}"
+            )
+        return parts
+
+    parts = jax.vmap(component)(jnp.arange(weights.size))
+    return "mixture", {**parts, "outcome": parts["outcome"][0], "weights": weights}
+
+
+def _parameters(site: str, heard: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if heard["scale"] is not None:
+        raise UnsupportedModelError(
+            f"site `{site}` has a weight (`handlers.scale`): a conjugate guide counts each record "
+            f"once; {FITS}"
+        )
+    fn = _unwrapped(site, heard["fn"])
+    outcome = jnp.reshape(jnp.asarray(heard["value"]), -1)
+    if isinstance(fn, dist.MixtureSameFamily):
+        return "mixture", {"outcome": outcome, **_mixture(site, fn, outcome.size)}
+    if type(fn) not in _OUTCOMES:
+        raise UnsupportedModelError(
+            f"site `{site}` is a {type(fn).__name__}: conjugate families are known for Bernoulli, "
+            "Binomial and Categorical with `probs=`, Poisson, Normal, and mixtures of normals; "
+            f"{FITS}"
+        )
+    kind, names = _OUTCOMES[type(fn)]
+    event = fn.probs.shape[-1:] if kind == "categorical" else ()
+    parts = {n: _flat(getattr(fn, n), (outcome.size, *event)) for n in names}
+    return kind, {"outcome": outcome, **parts}
+
+
+def _flat(value: Any, shape: tuple[int, ...]) -> Array:
+    value = jnp.asarray(value)
+    full = np.prod(shape)
+    return (value if value.size == full else jnp.broadcast_to(value, shape)).reshape(shape)
+
+
+def _mixture(site: str, fn: Any, size: int) -> dict[str, Any]:
+    weights, parts = fn.mixing_distribution, fn.component_distribution
+    normal = _unwrapped(site, parts)
+    count = fn.mixture_size
+    per_record = int(np.prod(parts.event_shape))
+    if type(weights) is not dist.CategoricalProbs or type(normal) is not dist.Normal:
+        raise UnsupportedModelError(
+            f"site `{site}` mixes {type(normal).__name__} components by "
+            f"{type(weights).__name__}: known are normals (with diagonal scales) and "
+            f"`Categorical(probs=...)`; {FITS}"
+        )
+    if per_record != size or np.prod(weights.probs.shape) != count:
+        raise UnsupportedModelError(
+            f"site `{site}` holds several mixtures in one record: give the components an event "
+            f"dimension (`.to_event(1)`) so that one component explains a record; {FITS}"
+        )
+    shape = parts.batch_shape + parts.event_shape
+    loc, scale = (
+        jnp.broadcast_to(x, shape).reshape(count, size) for x in (normal.loc, normal.scale)
+    )
+    return {"weights": weights.probs.reshape(-1), "loc": loc, "scale": scale}
+
+
+def _unwrapped(site: str, fn: Any) -> Any:
+    while isinstance(fn, dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution):
+        if isinstance(fn, dist.MaskedDistribution):
+            raise UnsupportedModelError(
+                f"site `{site}` is masked: a conjugate guide counts every record in full; {FITS}"
+            )
+        fn = fn.base_dist
+    return fn
+
+
+def read_priors(
+    found: Outline, wall: PrivateModel, latents: dict[str, jax.ShapeDtypeStruct]
+) -> dict[str, Prior]:
+    kinds: dict[str, tuple[type, int]] = {}
+
+    def laws(values: dict[str, Any], arrays: list[Any], key: Array) -> dict[str, Any]:
+        body = handlers.seed(WholePlates(wall._spec.model), key)
+        args, kwargs = found.layout.fill(arrays)
+        trace = handlers.trace(handlers.substitute(body, data=values)).get_trace(*args, **kwargs)
+        out = {}
+        for name, struct in latents.items():
+            site = trace[name]
+            fn = _unwrapped(name, site["fn"])
+            known = next((k for k in _PRIORS if isinstance(fn, k)), None)
+            if known is None or site["scale"] is not None or in_plate(site, found.plate):
+                raise UnsupportedModelError(
+                    f"latent site `{name}` has a {type(fn).__name__} prior: conjugate priors are "
+                    f"{', '.join(k.__name__ for k in _PRIORS)}, without a weight; {FITS}"
+                )
+            kinds[name] = known, site["fn"].event_dim
+            out |= {
+                (name, p): jnp.broadcast_to(getattr(fn, p), struct.shape) for p in _PRIORS[known]
+            }
+        return {name: {p: v for (n, p), v in out.items() if n == name} for name in latents}
+
+    structs = [leaf.struct() for leaf in found.layout.arrays]
+    with explained():
+        program = trace_program(laws, latents, structs, key_struct())
+    inputs = (*(leaf.name for leaf in found.layout.arrays), "")
+    every = Labelled(program, labels(program.out), inputs)
+    priors = {}
+    for name, struct in latents.items():
+        own = tuple((g, p) if g == name else ("", "") for g, p in every.labels)
+        told = Told(every._replace(labels=own), None, latents)
+        known, event_dim = kinds[name]
+        priors[name] = _prior(name, known, struct.shape, event_dim, told)
+    for name, prior in priors.items():
+        if prior.scales_with is not None:
+            other = priors[prior.scales_with].kind
+            if (other, prior.power) not in (("InverseGamma", 1), ("Gamma", -1)):
+                raise UnsupportedModelError(
+                    f"prior scale of latent site `{name}` depends on `{prior.scales_with}` "
+                    f"({other}): conjugate are a multiple of the root of an InverseGamma variance, "
+                    f"and of the inverse root of a Gamma precision; {FITS}"
+                )
+    return priors
+
+
+def _prior(name: str, known: type, shape: tuple[int, ...], event_dim: int, told: Told) -> Prior:
+    others = told.reads("scale")[0] if known is dist.Normal else []
+    root = root_of(told, "scale", others[0]) if len(others) == 1 else None
+    if root is not None:
+        params = {"loc": told.constant(name, "loc"), "ratio": root.factor}
+        entry = root.index.reshape(-1)
+        return Prior("Normal", shape, event_dim, params, others[0], entry, root.power)
+    params = {p: told.constant(name, p) for p in _PRIORS[known]}
+    if known is dist.Uniform:
+        if np.any(params["low"] != 0) or np.any(params["high"] != 1):
+            raise UnsupportedModelError(
+                f"latent site `{name}` is uniform on another interval than (0, 1): use a Beta "
+                f"prior; {FITS}"
+            )
+        ones = np.ones(shape)
+        return Prior("Beta", shape, event_dim, {"concentration1": ones, "concentration0": ones})
+    if known is dist.Exponential:
+        params["concentration"] = np.ones(shape)
+        known = dist.Gamma
+    return Prior(known.__name__, shape, event_dim, params)
+
+
+class Root(NamedTuple):
+    """A scale whose square is ``factor * latent[index] ** power``."""
+
+    factor: np.ndarray
+    index: np.ndarray
+    power: int
+
+
+def root_of(told: Told, name: str, latent: str) -> Root | None:
+    """Recognise a scale as the root of (the inverse of) a latent, at made-up values of it."""
+    struct = told.latents[latent]
+    pruned, place = told.pruned(name), list(told.latents).index(latent)
+
+    def log_square(logarithm: Array) -> Array:
+        value = jnp.exp(logarithm).reshape(struct.shape)
+        (scale,) = pruned([value if k == place else None for k in range(place + 1)])
+        return 2 * jnp.log(scale).reshape(-1)
+
+    size = int(np.prod(struct.shape))
+    spread = np.linspace(-1, 1, size)
+    probes = [jnp.asarray(a * spread + b, struct.dtype) for a, b in _PROBES]
+    slopes = [np.asarray(jax.jacfwd(log_square)(u)) for u in probes]
+    rests = [
+        np.asarray(log_square(u) - s @ np.asarray(u)) for u, s in zip(probes, slopes, strict=True)
+    ]
+    whole, shape = np.rint(slopes[0]), told.shape(name)
+    steady = all(np.allclose(s, whole, atol=CLOSE) for s in slopes)
+    steady &= all(np.allclose(r, rests[0], atol=CLOSE) for r in rests)
+    powers = np.unique(whole[whole != 0])
+    if not steady or len(powers) != 1 or abs(powers[0]) != 1:
+        return None
+    if (np.count_nonzero(whole, axis=1) != 1).any():
+        return None
+    index = np.abs(whole).argmax(axis=1).reshape(shape)
+    return Root(np.exp(rests[0]).reshape(shape), index, int(powers[0]))
