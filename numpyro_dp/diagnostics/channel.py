@@ -1,20 +1,37 @@
-"""What of a made-up signal comes through the noise of a private chain, to first order."""
+"""What of a made-up signal comes through the noise of a private run, to first order."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from numpyro_dp.diagnostics.made_up import MadeUp
+from numpyro_dp.diagnostics.rehearsal import Rehearsal
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "Gains"]
+
+
+class Gains(NamedTuple):
+    """Shares of what the records could teach.
+
+    - **expected**: the share that comes through.
+    - **at_best**: the same where all records lie along one direction.
+    - **arrived**: the share that would come without privacy noise.
+    - **averaged**: the share that would come if all arrived and all noise was averaged.
+    """
+
+    expected: float
+    at_best: float
+    arrived: float
+    averaged: float
 
 
 @dataclass(frozen=True, eq=False)
 class Channel:
-    """A private chain that learns from made-up records.
+    """A private chain, or an optimiser, that learns from made-up records.
 
     :param made_up: gradients of made-up records.
     :param num_records: how many records they stand for.
@@ -23,6 +40,7 @@ class Channel:
     :param num_steps: steps of one chain.
     :param step_size: of the chain; ``None`` for a schedule, which is taken to arrive and to be free
         of privacy noise.
+    :param rehearsal: how the optimiser fares that takes the steps; ``None`` for a chain.
     """
 
     made_up: MadeUp
@@ -31,6 +49,7 @@ class Channel:
     noise: float
     num_steps: int
     step_size: float | None
+    rehearsal: Rehearsal | None = None
 
     def signal_to_noise(self) -> float:
         """Length of the first step's clipped sum over that of its noise."""
@@ -46,51 +65,112 @@ class Channel:
         norms = np.linalg.norm(self.made_up.at_truth, axis=-1)
         return float(np.mean(norms[np.isfinite(norms)] > self.clip_norm))
 
-    def gains(self) -> tuple[float, float]:
-        """Share of what the records could teach that comes through: as expected, and at best."""
+    def gains(self) -> Gains:
+        """Share of what the records could teach that comes through, under the prior predictive."""
+        roots = [self._roots(gradients) for gradients in self.made_up.at_truth]
+        # Whatever the geometry, a gradient is no longer than the records' together.
         longest = np.linalg.norm(self._clipped(self.made_up.at_start), axis=-1).mean(1)
-        distance = float(np.sqrt(np.median((self.made_up.spread**2).mean(1))))
-        came, all_of_it, at_best = 0.0, 0.0, []
-        for gradients, length in zip(self.made_up.at_truth, longest, strict=True):
-            # Whatever the geometry, the gradient is no longer than the records' together.
-            most = self.num_records * length
-            h = self._information(gradients)
-            # What a direction teaches grows like the logarithm of its information.
-            worth = np.log1p(h * distance**2)
-            share = self._share(h, np.minimum(h * distance, most), 1 / 2)
-            came += float((worth * share).sum())
-            all_of_it += float(worth.sum())
-            trace = h.sum()
-            signal = np.minimum(trace * distance, most)
-            at_best.append(float(self._share(trace, signal, 1.0, stable=True)))
-        expected = came / all_of_it if all_of_it else 0.0
-        return expected, max(expected, float(np.mean(at_best)))
+        most = self.num_records * longest[:, None]
+        if self.rehearsal is None:
+            h = np.stack([_information(rows) for rows in roots])
+            arrived, heard = self._chain(h, np.minimum(h * self._distance, most))
+        else:
+            h, arrived, heard = self._rehearsed(self.rehearsal, roots)
+        averaged = self._heard(np.minimum(h * self._distance, most))
+        # What a direction teaches grows like the logarithm of its information.
+        worth = np.log1p(h * self._distance**2)
+        worth = worth / max(float(worth.sum()), 1e-30)
+        expected = float((worth * arrived * heard).sum())
+        trace = h.sum(1, keepdims=True)
+        signal = np.minimum(trace * self._distance, most)
+        at_best = float(np.mean(np.multiply(*self._chain(trace, signal, 1.0, stable=True))))
+        return Gains(
+            expected=expected,
+            at_best=max(expected, at_best),
+            arrived=float((worth * arrived).sum()),
+            averaged=float((worth * averaged).sum()),
+        )
 
-    def _share(
-        self, information: np.ndarray, signal: np.ndarray, part: float, *, stable: bool = False
-    ) -> np.ndarray:
-        """Share of directions of this information and gradient, after a part of the steps."""
-        lost, arrived = np.float64(self.noise**2 / self.num_steps), np.float64(1.0)
-        if self.step_size is not None:
-            # Where privacy noise exceeds the Langevin noise, every draw is spread by the rest, and
-            # long steps overshoot: variance grows as 1/(1 − ηh/4), without end from ηh = 4.
-            room = 1.0 if stable else np.maximum(1 - self.step_size * information / 4, 1e-12)
-            lost = lost + (max(self.step_size * self.noise**2 / 4, 1.0) / room - 1) * information
-            # The distance falls as exp(−ηht/2), and what is missing of a quadratic gain twice so.
-            arrived = -np.expm1(-self.step_size * information * self.num_steps * part)
-        return arrived * signal**2 / (signal**2 + lost)
+    @property
+    def _distance(self) -> float:
+        """The typical distance from the start to a prior draw in one coordinate."""
+        return float(np.sqrt(np.median((self.made_up.spread**2).mean(1))))
+
+    def curvature(self) -> float:
+        """Median over coordinates of the information's diagonal."""
+        diagonals = [(self._roots(g) ** 2).sum(0) for g in self.made_up.at_truth]
+        return float(np.median(diagonals))
+
+    def _heard(self, signal: np.ndarray, heat: np.ndarray | float = 0.0) -> np.ndarray:
+        """What is heard of a gradient through the noise of all steps together, and of heat."""
+        return signal**2 / (signal**2 + self.noise**2 / self.num_steps + heat)
+
+    def _chain(
+        self,
+        information: np.ndarray,
+        signal: np.ndarray,
+        part: float = 1 / 2,
+        *,
+        stable: bool = False,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of directions of this information and gradient, what arrives, and is heard, of a chain.
+
+        After a part of the steps; without a step size, as if all arrived.
+        """
+        if self.step_size is None:
+            return np.ones_like(information), self._heard(signal)
+        # Where privacy noise exceeds the Langevin noise, every draw is spread by the rest, and
+        # long steps overshoot: variance grows as 1/(1 − ηh/4), without end from ηh = 4.
+        room = 1.0 if stable else np.maximum(1 - self.step_size * information / 4, 1e-12)
+        heat = (max(self.step_size * self.noise**2 / 4, 1.0) / room - 1) * information
+        # The distance falls as exp(−ηht/2), and what is missing of a quadratic gain twice so.
+        arrived = -np.expm1(-self.step_size * information * self.num_steps * part)
+        return arrived, self._heard(signal, heat)
+
+    def _rehearsed(
+        self, rehearsal: Rehearsal, roots: list[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Information of directions, and what arrives and is heard, of a rehearsed fit."""
+        found = [self._rehearse(rehearsal, draw, rows) for draw, rows in enumerate(roots)]
+        h, whole, missed, shaken = (np.stack(parts) for parts in zip(*found, strict=True))
+        # One draw says little of a square's mean: directions of the same rank go together.
+        whole, missed, shaken = (
+            np.nan_to_num(part**2, nan=math.inf).mean(0) + 1e-30 for part in (whole, missed, shaken)
+        )
+        # A fit that ran away has learnt nothing.
+        arrived = np.maximum(1 - missed / whole, 0)
+        heard = whole / (whole + shaken)
+        return h, np.broadcast_to(arrived, h.shape), np.broadcast_to(heard, h.shape)
+
+    def _rehearse(
+        self, rehearsal: Rehearsal, draw: int, roots: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of each direction: information, the whole way, what of it is missed, what noise adds."""
+        target = self.made_up.spread[draw]
+        bound = self.clip_norm * self.num_records / len(roots)
+        way = rehearsal.way(roots, target, bound, draw)
+        _, stretch, directions = np.linalg.svd(roots, full_matrices=False)
+        h = stretch**2
+        # Without privacy a fit goes this share of the way: the prior keeps the rest.
+        kept = h * self._distance**2
+        whole = kept / (1 + kept) * (directions @ target)
+        return h, whole, directions @ way.gone - whole, directions @ way.shaken
 
     def _clipped(self, gradients: np.ndarray) -> np.ndarray:
         norms = np.linalg.norm(gradients, axis=-1, keepdims=True)
         shrunk = gradients * np.minimum(1, self.clip_norm / np.maximum(norms, 1e-30))
         return np.where(np.isfinite(norms), shrunk, 0)
 
-    def _information(self, gradients: np.ndarray) -> np.ndarray:
-        """Eigenvalues of N·E[clip(g)gᵀ], without the zeros that are for want of made-up records."""
+    def _roots(self, gradients: np.ndarray) -> np.ndarray:
+        """Rows whose products sum to N·E[clip(g)gᵀ]."""
         kept = np.nan_to_num(gradients, posinf=0.0, neginf=0.0)
-        # clip(g)gᵀ = w·ggᵀ: its eigenvalues are those of the smaller Gram matrix of √w·g.
+        # clip(g)gᵀ = w·ggᵀ.
         shrunk = np.linalg.norm(self._clipped(gradients), axis=1)
         weight = shrunk / np.maximum(np.linalg.norm(kept, axis=1), 1e-30)
-        roots = np.sqrt(weight)[:, None] * kept
-        gram = roots @ roots.T if len(roots) < roots.shape[1] else roots.T @ roots
-        return np.maximum(np.linalg.eigvalsh(gram), 0.0) * self.num_records / len(roots)
+        return np.sqrt(weight * self.num_records / len(kept))[:, None] * kept
+
+
+def _information(roots: np.ndarray) -> np.ndarray:
+    """Eigenvalues of the sum, without the zeros that are for want of made-up records."""
+    gram = roots @ roots.T if len(roots) < roots.shape[1] else roots.T @ roots
+    return np.maximum(np.linalg.eigvalsh(gram), 0.0)

@@ -7,8 +7,9 @@ inputs made up or given as public, are all there is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from numpyro.primitives import Messenger
 from numpyro_dp._plate import RowRun, in_plate
 from numpyro_dp.model import PrivateModel
 
-__all__ = ["MadeUp", "made_up_gradients"]
+__all__ = ["LikelihoodGradient", "MadeUp", "Shares", "made_up_gradients"]
 
 _DRAWS = 8
 
@@ -40,6 +41,36 @@ class MadeUp(NamedTuple):
     spread: np.ndarray
 
 
+class Shares(Protocol):
+    """What a record adds to a step, as a function of unconstrained latents; hashable."""
+
+    def flat(self, z: dict[str, Any]) -> Any:
+        """The latents in a row, in the order of the vector."""
+        ...
+
+    def __call__(self, z: dict[str, Any], record: list[Any]) -> Any:
+        """A record's vector before it is clipped."""
+        ...
+
+
+@dataclass(frozen=True)
+class LikelihoodGradient:
+    """The gradient of a record's log likelihood, which is what a chain adds up.
+
+    :param wall: the model, split.
+    """
+
+    wall: PrivateModel
+
+    def flat(self, z: dict[str, Any]) -> Any:
+        """The latents in a row."""
+        return ravel_pytree(z)[0]
+
+    def __call__(self, z: dict[str, Any], record: list[Any]) -> Any:
+        """One record's gradient."""
+        return ravel_pytree(jax.grad(self.wall.record_log_likelihood)(z, record))[0]
+
+
 class _Outcomes(Messenger):
     """Keep the distribution of every observed site of the private plate."""
 
@@ -55,25 +86,25 @@ class _Outcomes(Messenger):
 
 
 def made_up_gradients(
-    wall: PrivateModel, start: dict[str, Any], inputs: list[Any], rng_key: Any
+    wall: PrivateModel, start: dict[str, Any], inputs: list[Any], rng_key: Any, vector: Shares
 ) -> MadeUp:
-    """Gradients of the log likelihood of made-up records.
+    """What made-up records would add to a step.
 
     :param wall: the model, split.
     :param start: the unconstrained position where a chain starts.
     :param inputs: record arrays, made up or public; outcomes in them that the model observes as
         they are get replaced by draws from the model.
     :param rng_key: a typed key; nothing here is secret.
+    :param vector: what a record adds to a step.
     """
-    return MadeUp(*map(np.asarray, _gradients(wall, start, inputs, rng_key)))
+    return MadeUp(*map(np.asarray, _gradients(wall, vector, start, inputs, rng_key)))
 
 
-@partial(jax.jit, static_argnums=0)
-def _gradients(wall: PrivateModel, start: dict, inputs: list[Any], rng_key: Any) -> tuple:
+@partial(jax.jit, static_argnums=(0, 1))
+def _gradients(
+    wall: PrivateModel, vector: Shares, start: dict, inputs: list[Any], rng_key: Any
+) -> tuple:
     simulate = _simulator(wall)
-
-    def gradient(z: dict, record: list) -> Any:
-        return ravel_pytree(jax.grad(wall.record_log_likelihood)(z, record))[0]
 
     def one_draw(key: Any) -> tuple:
         prior_key, outcome_key = random.split(key)
@@ -81,10 +112,9 @@ def _gradients(wall: PrivateModel, start: dict, inputs: list[Any], rng_key: Any)
         rows = [leaf[:, None] for leaf in inputs]
         keys = random.split(outcome_key, inputs[0].shape[0])
         records = jax.vmap(partial(simulate, truth))(rows, keys)
-        at_truth = jax.vmap(partial(gradient, truth))(records)
-        at_start = jax.vmap(partial(gradient, start))(records)
-        moved = ravel_pytree(truth)[0] - ravel_pytree(start)[0]
-        return at_truth, at_start, moved
+        at_truth = jax.vmap(partial(vector, truth))(records)
+        at_start = jax.vmap(partial(vector, start))(records)
+        return at_truth, at_start, vector.flat(truth) - vector.flat(start)
 
     return jax.lax.map(one_draw, random.split(rng_key, _DRAWS))
 

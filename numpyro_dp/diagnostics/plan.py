@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
-import jax
 import numpy as np
-from jax import random
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import (
-    Budget,
-    Relation,
-    privacy_curve,
-    rounded_up,
-)
-from numpyro_dp.diagnostics.channel import Channel
-from numpyro_dp.diagnostics.made_up import MadeUp, made_up_gradients
+from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
+from numpyro_dp.diagnostics.channel import Channel, Gains
 from numpyro_dp.diagnostics.plots import axes_or_new
-from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
-from numpyro_dp.mcmc.start import starting_positions
-from numpyro_dp.model import PrivateModel, private_model
+from numpyro_dp.diagnostics.subject import Subject, subject
+from numpyro_dp.mcmc.kernel import PrivateKernel
+from numpyro_dp.svi import DPSVI
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["Plan", "plan"]
 
-# Fewer made-up records than parameters would show some directions too strong and others not at all.
-_LEAST_RECORDS, _MOST_RECORDS, _PER_PARAMETER = 128, 1024, 4
 _EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
 # By definition, see plan's docstring: nine tenths come through, or at best one tenth.
 _FINE, _SWAMPED = 0.9, 0.1
@@ -43,7 +33,7 @@ _WIDTH = 88
 class Plan:
     """What :func:`plan` found; every figure comes from public values.
 
-    :param kernel: name of the kernel.
+    :param kernel: name of the kernel, or of ``DPSVI`` and its guide.
     :param num_records: number of records N, or its public bound where it is private.
     :param dim: coordinates of the unconstrained position.
     :param num_steps: private steps of all chains.
@@ -60,9 +50,9 @@ class Plan:
     :param gain_at_best: the same share where the records are as favourable as can be: all of their
         information along one direction.
     :param verdict: ``"fine"``, ``"noisy"`` or ``"swamped"``.
-    :param step_size: the kernel's; ``None`` for a schedule.
+    :param step_size: the kernel's; ``None`` for a schedule or an optimiser.
     :param free_step_size: largest step size at which the privacy noise is no more than the
-        Langevin noise.
+        Langevin noise; ``None`` for an optimiser.
     :param affordable: pairs (ε, steps): about how many steps of all chains this noise allows at ε.
     :param remedies: what would mend a plan that is not fine.
     :param norms: gradient norms of the made-up records.
@@ -85,13 +75,17 @@ class Plan:
     gain_at_best: float
     verdict: Literal["fine", "noisy", "swamped"]
     step_size: float | None
-    free_step_size: float
+    free_step_size: float | None
     affordable: tuple[tuple[float, int], ...]
     remedies: tuple[str, ...]
     norms: tuple[float, ...]
 
     def __str__(self) -> str:
         steps = ", ".join(f"{count} at ε = {epsilon:g}" for epsilon, count in self.affordable)
+        marks = f"about {steps} (steps of all chains at this noise)" if steps else (
+            "no usual ε between a sixteenth and 16 times these steps"
+        )  # fmt: skip
+        free = [] if self.free_step_size is None else [("step size", self._step_size())]
         lines = [
             ("plan", f"{self.kernel}, {self.num_steps} private steps on {self.num_records} records"
              f" of which each step sees {self.expected_batch:.4g}, {self.dim} parameters"),
@@ -100,9 +94,8 @@ class Plan:
              f"{self.signal_to_noise:.2g} times its noise"),
             ("clip norm", f"{self.clip_norm:.3g}; suggested {self.suggested_clip_norm:.3g} (the "
              f"median of made-up records, of which {self.clipped:.0%} would be clipped)"),
-            ("step size", f"{'a schedule' if self.step_size is None else f'{self.step_size:.3g}'};"
-             f" the privacy noise is free up to {self.free_step_size:.3g}"),
-            ("affordable", f"about {steps} (steps of all chains at this noise)"),
+            *free,
+            ("affordable", marks),
             ("verdict", f"{self.verdict}: about {self.gain:.0%} of what the data could teach is "
              f"expected to come through, at best {self.gain_at_best:.0%}"),
             *[("remedy", remedy) for remedy in self.remedies],
@@ -111,6 +104,10 @@ class Plan:
             fill(f"{name:<12}{text}", _WIDTH, subsequent_indent=" " * 12) for name, text in lines
         ]
         return "\n".join(rows)
+
+    def _step_size(self) -> str:
+        chosen = "a schedule" if self.step_size is None else f"{self.step_size:.3g}"
+        return f"{chosen}; the privacy noise is free up to {self.free_step_size:.3g}"
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the gradient norms of made-up records with the clip norms.
@@ -130,7 +127,7 @@ class Plan:
 
 
 def plan(
-    kernel: PrivateKernel,
+    kernel: PrivateKernel | DPSVI,
     *args: Any,
     num_steps: int,
     privacy: Budget | None = None,
@@ -140,19 +137,22 @@ def plan(
 ) -> Plan:
     """Say before a run what it costs and whether its noise will swamp the signal.
 
-    :param kernel: a stochastic-gradient kernel, such as :class:`~numpyro_dp.DPSGLD`.
+    :param kernel: a stochastic-gradient kernel, such as :class:`~numpyro_dp.DPSGLD`, or
+        :class:`~numpyro_dp.DPSVI` with ``AutoDelta``, or with ``AutoNormal`` or
+        ``AutoDiagonalNormal`` and scales from the curvature.
     :param args: arguments of the model: the records, of which nothing but shape and dtype is
         looked at, or ``jax.ShapeDtypeStruct`` in their place.
-    :param num_steps: private steps of one chain, warm-up included.
+    :param num_steps: private steps of one chain, warm-up included; or of the fit.
     :param privacy: a budget to plan for instead of the kernel's own noise or budget.
-    :param num_chains: chains.
+    :param num_chains: chains; 1 for a fit.
     :param inputs: positional arguments of the same structure that hold *public or made-up* records,
         any number of rows; outcomes are redrawn from the model. By default inputs are made up from
         their shapes (0 or 1, or between 0.1 and 0.9), which says little of standardised or sparse
         ones.
     :param kwargs: keyword arguments of the model.
     :returns: the plan; ``print`` it, or look at ``plan.plot()``.
-    :raises UnsupportedModelError: the wall's own message, for a model that cannot be split.
+    :raises UnsupportedModelError: the wall's own message, for a model that cannot be split; for a
+        guide whose parameters are not known to be places of the latents.
     :raises ValueError: for a kernel without a private sum of gradients, or inputs that do not fit.
 
     The expected share of what the data could teach is that of a linearised posterior. With F the
@@ -165,10 +165,17 @@ def plan(
     has 1 − exp(−ηhT/2) after half of its steps.
     Directions are weighted by log(1 + hτ²).
 
+    An optimiser is rehearsed instead: it runs twice from its start, with and without noise of the
+    private size, on the gradient F·(truth − z), each record's part of it no longer than
+    ``clip_norm``, with the prior and the average of the fit itself. In a direction in which the
+    quiet run misses the posterior's place by m of the way hτ²/(1 + hτ²)·τ, and noise moves its end
+    by n of it, (1 − m²)/(1 + n²) comes through. The draws of the guide are public and left out.
+
     The verdict is *fine* when this share is 0.9 or more, so that a run is expected, under the prior
     predictive, to gain over the prior nine tenths of what one without privacy gains; and when half
     of the made-up records or more are not clipped where they came from, since what clipping does to
-    records unlike the model's, the share does not know. It is
+    records unlike the model's, the share does not know (a centred clip is not asked for that); and
+    when the noise of the curvature's release is no larger than the curvature. It is
     *swamped* when the share is 0.1 or less even at best. How records lie to one another is private,
     and correlated columns are learnt through more noise than the independent ones of made-up
     inputs; at best, all information lies along one direction, h is the trace of F, and the draws
@@ -194,127 +201,76 @@ def plan(
         >>> found.num_records, found.verdict
         (5000, 'fine')
     """
-    if not isinstance(kernel, PrivateKernel):
-        raise ValueError(
-            "plan takes a numpyro_dp kernel that releases noisy gradients, such as DPSGLD, got "
-            f"{type(kernel).__name__}: how far an optimiser gets through noise depends on its "
-            "schedule, so variational inference and estimators have no plan"
-        )
     _validate.positive_int("num_steps", num_steps)
     _validate.positive_int("num_chains", num_chains)
-    if privacy is not None:
-        noise = {"noise_multiplier": None} if hasattr(kernel, "noise_multiplier") else {}
-        kernel = replace(kernel, model=kernel.user_model, privacy=privacy, **noise)
-    shapes, named = jax.tree.map(_shape_only, (args, kwargs))
-    relation, plate = kernel.relation, kernel.data_plate
-    private_size = relation == "add_remove"
-    wall = private_model(
-        kernel.user_model, shapes, named, data_plate=plate, private_size=private_size
+    studied = subject(
+        kernel,
+        args,
+        kwargs,
+        num_steps=num_steps,
+        privacy=privacy,
+        num_chains=num_chains,
+        inputs=inputs,
     )
-    steps = num_steps * kernel.steps_per_sample * num_chains
-    bound = kernel.bind(
-        wall, num_steps=steps, relation=relation, delta=kernel.delta, num_chains=num_chains
-    )
-    mechanism = getattr(bound, "private_sum", None)
-    if mechanism is None or not mechanism.is_private:
-        raise ValueError(
-            f"{type(kernel).__name__} releases no private sum of gradients, so there is no noise "
-            "on a gradient to plan: its guide says what it costs"
-        )
-    key = random.key(0)
-    start = starting_positions(wall, kernel.init_strategy, key, None, 1)
-    given = _invented(wall, start, key) if inputs is None else _given(kernel, wall, inputs)
-    made_up = made_up_gradients(wall, start, given, key)
-    return _judged(kernel, wall, bound, made_up, steps, num_chains)
+    return _judged(studied)
 
 
-def _shape_only(value: Any) -> Any:
-    """Arrays lose their values here, before anything could read them."""
-    if isinstance(value, (np.ndarray, jax.Array)) and value.ndim:
-        return jax.ShapeDtypeStruct(value.shape, value.dtype)
-    return value
-
-
-def _invented(wall: PrivateModel, start: dict[str, Any], key: Any) -> list[Any]:
-    dim = sum(leaf.size for leaf in jax.tree.leaves(start))
-    return wall.dummy_records(key, min(max(_LEAST_RECORDS, _PER_PARAMETER * dim), _MOST_RECORDS))
-
-
-def _given(kernel: PrivateKernel, wall: PrivateModel, inputs: Sequence[Any]) -> list[Any]:
-    public = private_model(kernel.user_model, tuple(inputs), data_plate=kernel.data_plate)
-    rows = public.records(tuple(inputs))
-    expected = [leaf.shape[1:] for leaf in wall.dummy_records(random.key(0), 1)]
-    if [leaf.shape[1:] for leaf in rows] != expected:
-        raise ValueError(
-            f"inputs has rows of shapes {[leaf.shape[1:] for leaf in rows]}, the records "
-            f"{expected}: give arguments of the same structure"
-        )
-    return rows
-
-
-def _judged(
-    kernel: PrivateKernel,
-    wall: PrivateModel,
-    bound: Any,
-    made_up: MadeUp,
-    steps: int,
-    num_chains: int,
-) -> Plan:
-    mechanism, relation = bound.private_sum, kernel.relation
-    clip = mechanism.clip_norm
-    # Where the number of records is private, its public bound stands for it.
-    size = mechanism.max_records or wall.num_records
+def _judged(studied: Subject) -> Plan:
+    mechanism, made_up, noise = studied.mechanism, studied.made_up, studied.noise
+    steps, clip, step = studied.num_steps, mechanism.clip_norm, studied.step_size
     norms = np.linalg.norm(np.concatenate([made_up.at_truth, made_up.at_start], 1), axis=-1)
     norms = norms[np.isfinite(norms)]
-    step = getattr(kernel, "step_size", None)
-    step = None if callable(step) else step
-    noise = float(bound.gradient_sd)
-    channel = Channel(made_up, size, clip, noise, steps // num_chains, step)
-    gain, at_best = channel.gains()
-    biased = channel.clipped_at_truth() > 1 / 2
-    fine = gain >= _FINE and not biased
-    verdict = "fine" if fine else "swamped" if at_best <= _SWAMPED else "noisy"
+    channel = Channel(
+        made_up,
+        studied.num_records,
+        clip,
+        noise,
+        steps // studied.num_chains,
+        step,
+        studied.rehearsal,
+    )
+    gains = channel.gains()
+    faults = _faults(studied, channel)
+    fine = gains.expected >= _FINE and not faults
+    verdict = "fine" if fine else "swamped" if gains.at_best <= _SWAMPED else "noisy"
+    cost = privacy_curve(studied.event(steps), studied.relation)
     return Plan(
-        kernel=type(kernel).__name__,
-        num_records=size,
+        kernel=studied.name,
+        num_records=studied.num_records,
         dim=made_up.spread.shape[1],
         num_steps=steps,
-        relation=relation,
-        epsilon=privacy_curve(bound.event(steps, num_chains=num_chains), relation).epsilon(
-            kernel.delta
-        ),
-        delta=kernel.delta,
+        relation=studied.relation,
+        epsilon=cost.epsilon(studied.delta),
+        delta=studied.delta,
         noise_multiplier=mechanism.noise_multiplier,
         expected_batch=mechanism.expected_batch,
         clip_norm=clip,
         suggested_clip_norm=float(np.median(norms)),
         clipped=float(np.mean(norms > clip)),
         signal_to_noise=channel.signal_to_noise(),
-        gain=gain,
-        gain_at_best=at_best,
+        gain=gains.expected,
+        gain_at_best=gains.at_best,
         verdict=verdict,
         step_size=step,
-        free_step_size=4 / noise**2,
-        affordable=_affordable(bound, steps, num_chains, relation, kernel.delta),
-        remedies=() if verdict == "fine" else _remedies(noise, step, norms, clip, biased),
+        free_step_size=None if studied.rehearsal else 4 / noise**2,
+        affordable=_affordable(studied),
+        remedies=() if fine else _remedies(studied, gains, norms, faults),
         norms=tuple(norms.ravel().tolist()),
     )
 
 
-def _affordable(
-    bound: BoundKernel, steps: int, num_chains: int, relation: Relation, delta: float
-) -> tuple[tuple[float, int], ...]:
+def _affordable(studied: Subject) -> tuple[tuple[float, int], ...]:
     """About how many steps stay below some marks of ε, between a 16th and 16 times those planned.
 
     ε is computed at five counts and interpolated in logarithms; figures are rounded down.
     """
-    counts, epsilons = [], []
+    chains, counts, epsilons = studied.num_chains, [], []
     for factor in (1 / 16, 1 / 4, 1, 4, 16):
-        count = num_chains * max(round(factor * steps / num_chains), 1)
+        count = chains * max(round(factor * studied.num_steps / chains), 1)
         if counts and count == counts[-1]:
             continue
-        event = bound.event(count, num_chains=num_chains)
-        epsilon = privacy_curve(event, relation, coarse=True).epsilon(delta)
+        curve = privacy_curve(studied.event(count), studied.relation, coarse=True)
+        epsilon = curve.epsilon(studied.delta)
         if math.isfinite(epsilon):
             counts.append(count)
             epsilons.append(epsilon)
@@ -322,23 +278,43 @@ def _affordable(
     for mark in _EPSILONS:
         if counts and epsilons[0] <= mark <= epsilons[-1]:
             at = np.exp(np.interp(math.log(mark), np.log(epsilons), np.log(counts)))
-            found.append((mark, max(int(0.97 * at) // num_chains * num_chains, counts[0])))
+            found.append((mark, max(int(0.97 * at) // chains * chains, counts[0])))
     return tuple(found)
 
 
-def _remedies(
-    noise: float, step: float | None, norms: np.ndarray, clip: float, biased: bool
-) -> tuple[str, ...]:
-    remedies = [
-        "more records, a larger budget, fewer parameters, or a larger batch with fewer steps"
-    ]
-    if biased:
-        remedies.append(
+def _faults(studied: Subject, channel: Channel) -> list[str]:
+    """What forbids to call a plan fine, whatever comes through; said as remedies."""
+    faults = []
+    # A centred clip has mean zero under the model wherever it cuts.
+    if not studied.centred and channel.clipped_at_truth() > 1 / 2:
+        faults.append(
             "a larger clip_norm: most records would be clipped, which shifts the posterior "
             "wherever they are unlike the model's"
         )
-    if clip > 3 * np.median(norms):
+    curvature = studied.curvature
+    if curvature is not None and float(curvature.noise_sd()) > channel.curvature():
+        faults.append(
+            "a larger budget, fewer parameters or a smaller curvature_clip: the noise of the "
+            "curvature's release is larger than the curvature, so that scales come out wrong"
+        )
+    return faults
+
+
+def _remedies(
+    studied: Subject, gains: Gains, norms: np.ndarray, faults: list[str]
+) -> tuple[str, ...]:
+    remedies = [
+        "more records, a larger budget, fewer parameters, or a larger batch with fewer steps",
+        *faults,
+    ]
+    if studied.mechanism.clip_norm > 3 * np.median(norms):
         remedies.append("a smaller clip_norm: the noise is sized for longer gradients than any")
-    if step is not None and step < 1 / noise**2:
-        remedies.append("a larger step_size: the chain may not get from its start to the posterior")
+    chain = studied.rehearsal is None
+    if gains.arrived < _FINE:
+        name, who = ("step_size", "chain") if chain else ("learning rate", "optimiser")
+        remedies.append(f"a larger {name}: the {who} may not get from its start to the posterior")
+    elif not chain and gains.expected < _FINE <= gains.averaged:
+        remedies.append(
+            "a smaller learning rate or a longer average: the optimiser follows the noise"
+        )
     return tuple(remedies)

@@ -18,7 +18,7 @@ from numpyro_dp.estimators.noise import GammaNorm, Gaussian
 from numpyro_dp.estimators.perturbation import PerturbationEstimator, Plan
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.estimators.release import LatticeOutput
-from numpyro_dp.glm import Loss
+from numpyro_dp.glm import GaussianPrior, Loss
 
 __all__ = ["ObjectivePerturbation"]
 
@@ -114,12 +114,12 @@ class ObjectivePerturbation(PerturbationEstimator):
         if self.noise not in ("gaussian", "gamma"):
             raise ValueError(f"noise must be 'gaussian' or 'gamma', got {self.noise!r}")
 
-    def _ridge(self, loss: Loss, prior_curvature: float) -> float:
-        if self.regularisation is not None or self.privacy is None:
-            return super()._ridge(loss, prior_curvature)
+    def _ridge(self, loss: Loss, prior: GaussianPrior, num_records: int) -> float:
+        if self.privacy is None:
+            return 0.0
         beta = loss.smoothness * self.row_norm**2
         wanted = beta / math.expm1(_CURVATURE_SHARE * self.privacy.epsilon)
-        return max(wanted - prior_curvature, 0.0)
+        return max(wanted - prior.least, 0.0)
 
     def _plan(self, stated: Problem) -> Plan:
         least = math.log1p(stated.record_smoothness / stated.strong_convexity)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from numpyro_dp.accounting.events import (
     ComposedDpEvent,
     DpEvent,
+    GaussianDpEvent,
     OutputPerturbationRelease,
     TotalVariation,
 )
 from numpyro_dp.estimators.perturbation import PerturbationEstimator, Plan
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.estimators.release import LatticeOutput
+from numpyro_dp.glm import GaussianPrior, Loss
 
 __all__ = ["OutputPerturbation"]
 
@@ -29,7 +33,13 @@ class OutputPerturbation(PerturbationEstimator):
     The parameters are those of :class:`ObjectivePerturbation`, without ``noise``, except that
 
     :param noise_multiplier: is the standard deviation of the noise over (L + 2γ)/λ;
-    :param regularisation: adds nothing when ``None``.
+    :param regularisation: curvature of a ridge around the prior's mode, added to the prior.
+        ``None`` balances what noise and ridge cost, by public numbers alone: noise of standard
+        deviation sL/λ raises the objective by at most ½Nβ(sL/λ)² in expectation, with β the bound
+        on a record's curvature, and a ridge by ½λ‖θ‖², in the prior's expectation ½λ·tr Σ. The sum
+        is least at λ = (2Nβs²L²/tr Σ)^⅓, and what the prior lacks of that is added. 0 adds
+        nothing: the MAP of the model as it stands, through noise that is wider than the prior
+        itself where s·L > √λ; the report then says so.
     :raises ValueError: for arguments out of range, an infinite ``row_norm``, or options computed
         from data (callables).
 
@@ -56,6 +66,14 @@ class OutputPerturbation(PerturbationEstimator):
         >>> result.get_samples()["mean"].shape, result.privacy.epsilon <= 1.0
         ((1,), True)
     """
+
+    def _ridge(self, loss: Loss, prior: GaussianPrior, num_records: int) -> float:
+        if not prior.least > 0:
+            return 0.0
+        noise = self._multiplier(GaussianDpEvent) * loss.lipschitz * self.row_norm
+        harm = 2 * num_records * loss.smoothness * self.row_norm**2 * noise**2
+        spread = float(np.trace(np.linalg.inv(prior.precision)))
+        return max((harm / spread) ** (1 / 3) - prior.least, 0.0)
 
     def _plan(self, stated: Problem) -> Plan:
         tolerance, iterations = self._solver(stated)

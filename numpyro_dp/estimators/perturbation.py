@@ -28,7 +28,15 @@ from numpyro_dp.estimators.solver import (
     minimise,
     num_iterations,
 )
-from numpyro_dp.glm import GLM, Loss, Row, flat_position, gaussian_prior, recognise
+from numpyro_dp.glm import (
+    GLM,
+    GaussianPrior,
+    Loss,
+    Row,
+    flat_position,
+    gaussian_prior,
+    recognise,
+)
 from numpyro_dp.mechanisms import os_key
 from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, as_typed_keys, is_traced, seeded_key
 from numpyro_dp.model import PrivateModel, private_model
@@ -133,9 +141,9 @@ class PerturbationEstimator:
             return self.privacy.delta
         return self._account.stated_delta
 
-    def _ridge(self, loss: Loss, prior_curvature: float) -> float:
-        """Curvature of the ridge that is added to the prior."""
-        return 0.0 if self.regularisation is None else float(self.regularisation)
+    @abstractmethod
+    def _ridge(self, loss: Loss, prior: GaussianPrior, num_records: int) -> float:
+        """Curvature of the ridge that is added to the prior where none is given."""
 
     @abstractmethod
     def _plan(self, stated: Problem) -> Plan:
@@ -194,12 +202,11 @@ class PerturbationEstimator:
             predictor_bounds=self.predictor_bounds,
             max_count=self.max_count,
         )
+        size, ridge = self._size(wall), self.regularisation
+        if ridge is None:
+            ridge = self._ridge(loss, gaussian_prior(wall), size)
         stated = problem(
-            glm,
-            loss,
-            num_records=self._size(wall),
-            row_norm=self.row_norm,
-            regularisation=self._ridge(loss, gaussian_prior(wall).least),
+            glm, loss, num_records=size, row_norm=self.row_norm, regularisation=float(ridge)
         )
         return glm, self._plan(stated)
 
@@ -278,12 +285,18 @@ class PerturbationEstimator:
 
 def _notes(plan: Plan) -> tuple[str, ...]:
     stated = plan.problem
-    notes = (
+    notes: tuple[str, ...] = (
         f"Rows of the design longer than {stated.row_norm:g} were projected to that norm, the "
         "intercept's column included.",
         f"The solver took {plan.iterations} iterations, a number fixed in advance that guarantees "
         "its accuracy for every data set.",
     )
+    # Compared as curvatures: a flat prior is wider than any noise.
+    if plan.output.noise_sd**2 * (stated.strong_convexity - stated.ridge) > 1:
+        notes += (
+            "The noise is wider than the model's prior: the estimate says next to nothing. A "
+            "larger regularisation or budget, or ObjectivePerturbation, would help.",
+        )
     if stated.ridge == 0:
         return notes
     return (

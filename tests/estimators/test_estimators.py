@@ -15,6 +15,7 @@ from scipy.optimize import minimize
 
 import numpyro_dp as ndp
 from numpyro_dp.estimators import perturbation
+from numpyro_dp.model import private_model
 from tests.estimators.cases import logistic, normal
 
 BUDGET = ndp.Budget(1.0, 1e-5)
@@ -179,6 +180,24 @@ def test_a_ridge_is_added_only_where_epsilon_needs_it_and_said(people):
     )
     with pytest.raises(ValueError, match=r"at least 0\.223"):
         hopeless.run(KEY, *people)
+
+
+def test_output_perturbation_balances_noise_and_ridge_by_public_numbers(people):
+    """λ = (2Nβs²L²/tr Σ)^⅓ with N = 800, β = ¼, L = 1, tr Σ = 3; noise sL/λ beside a prior of 1."""
+    x, y = people
+    estimator = ndp.OutputPerturbation(logistic, row_norm=1.0, noise_multiplier=4.0)
+    wanted = (2 * 800 / 4 * 4.0**2 / 3) ** (1 / 3)
+    _, plan = estimator.plan(private_model(logistic, (x, y)))
+    assert plan.problem.strong_convexity == pytest.approx(wanted)
+    assert plan.output.noise_sd == pytest.approx(4.0 / wanted, rel=1e-2)
+    report = str(estimator.run(KEY, x, y).privacy)
+    assert "A ridge of curvature" in report
+    assert "wider than" not in report
+    bare = ndp.OutputPerturbation(
+        logistic, row_norm=1.0, noise_multiplier=4.0, regularisation=0.0
+    ).run(KEY, x, y)
+    assert "wider than the model's prior" in " ".join(bare.privacy.notes)
+    assert "A ridge" not in str(bare.privacy)
 
 
 def test_pure_noise_has_a_pure_part(people):

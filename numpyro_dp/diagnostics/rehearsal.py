@@ -1,0 +1,180 @@
+"""A variational fit rehearsed on made-up records: how far its optimiser gets, and how shaken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+from numpyro.infer import autoguide
+from numpyro.infer.svi import SVIState
+
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model import PrivateModel
+from numpyro_dp.svi.fit import Carry, Fit, run_steps
+from numpyro_dp.variational import VariationalModel
+
+__all__ = ["GuideGradient", "Rehearsal", "Way"]
+
+
+class Way(NamedTuple):
+    """Where a rehearsed fit ends, in unconstrained coordinates, shape (dim,) each.
+
+    - **gone**: the way from the start without privacy noise.
+    - **shaken**: what the noise adds.
+    """
+
+    gone: np.ndarray
+    shaken: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class _MadeUpFit(Fit):
+    """A fit to records whose terms are quadratic, with ordinary noise in place of a release.
+
+    Optimiser, prior, the guide's entropy and the average are the run's own. Records come as the
+    arrays that :meth:`Rehearsal.way` makes.
+    """
+
+    def released(
+        self, key: Any, flat: Float[Array, " dim"], vector: Any, records: list[Array], i: Any
+    ) -> Float[Array, " dim"]:
+        """The sum of the quadratic terms' gradients, none longer than its bound, and noise."""
+        roots, truth, longest, noise = records
+        away = roots @ (truth - flat)
+        lengths = jnp.abs(away) * jnp.linalg.norm(roots, axis=1)
+        pull = (away * jnp.minimum(1, longest / jnp.maximum(lengths, 1e-30))) @ roots
+        return pull + noise * random.normal(key, flat.shape, flat.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """What a private variational run would do, on records that are known to first order.
+
+    :param fit: the run, with every number fixed.
+    :param state: where its optimiser starts.
+    :param noise: standard deviation of the noise in one step's estimate of the full gradient.
+    :param num_steps: of the run.
+    :param tail: last steps that are averaged, 0 for none.
+    """
+
+    fit: Fit
+    state: SVIState
+    noise: float
+    num_steps: int
+    tail: int
+
+    def way(
+        self,
+        roots: Float[np.ndarray, "records dim"],
+        target: Float[np.ndarray, " dim"],
+        longest: float,
+        draw: int,
+    ) -> Way:
+        """Run twice, without and with noise, on records with gradients rootᵀ(root·(truth − z)).
+
+        :param roots: a root of each record's curvature.
+        :param target: the truth minus the start.
+        :param longest: bound on the length of one of these gradients.
+        :param draw: decides the draws.
+        """
+        start = self._flat(self.fit.optim.get_params(self.state.optim_state))
+        quiet, loud = (
+            self._end([roots, start + target, np.float32(longest), np.float32(noise)], draw)
+            for noise in (0.0, self.noise)
+        )
+        return Way(quiet - start, loud - quiet)
+
+    def _end(self, records: list[Any], draw: int) -> np.ndarray:
+        own: dict[str, Any] = {f.name: getattr(self.fit, f.name) for f in fields(self.fit)}
+        own["elbo"] = None
+        made_up = _MadeUpFit(**own)
+        params = self.fit.optim.get_params(self.state.optim_state)
+        begin = Carry(
+            self.state.optim_state[0],
+            self.state.optim_state,
+            self.state.rng_key,
+            random.key(draw),
+            jax.tree.map(jnp.zeros_like, params),
+        )
+        arrays = tuple(jnp.asarray(leaf, jnp.float32) for leaf in records)
+        [(_, last)] = run_steps(made_up, begin, arrays, self.num_steps, self.tail, 1)
+        if self.tail:
+            return self._flat(jax.tree.map(lambda total: total / self.tail, last.tail))
+        return self._flat(self.fit.optim.get_params(last.optim_state))
+
+    def _flat(self, params: dict[str, Any]) -> np.ndarray:
+        moving = {name: value for name, value in params.items() if name not in self.fit.held}
+        return np.asarray(ravel_pytree(moving)[0])
+
+
+class GuideGradient:
+    """What a record adds to a variational step, as a function of the guide's location.
+
+    :param fit: the run, with every number fixed.
+    :param guide: ``AutoDelta``, or a mean-field normal guide whose scales gradients leave alone.
+    :param params: unconstrained parameters at the start.
+    :param rng_key: key of the guide's draws, which are public.
+    :raises UnsupportedModelError: for other guides, with what to do instead.
+    """
+
+    def __init__(self, fit: Fit, guide: Any, params: dict[str, Any], rng_key: Any) -> None:
+        self.fit, self.guide, self.params = fit, guide, params
+        self.keys = fit.keys(rng_key)
+        self.wall = _require_location(guide, fit)
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """The unconstrained latents where the guide starts."""
+        if isinstance(self.guide, autoguide.AutoDiagonalNormal):
+            return dict(self.guide._unpack_latent(self.params[f"{self.guide.prefix}_loc"]))
+        return {name: self.params[self._loc(name)] for name in self.fit.target.latents}
+
+    def flat(self, z: dict[str, Any]) -> Float[Array, " dim"]:
+        """The moving parameters, raveled, of the guide located at ``z``."""
+        if isinstance(self.guide, autoguide.AutoDiagonalNormal):
+            return ravel_pytree({name: z[name] for name in self.guide._init_locs})[0]
+        return ravel_pytree({self._loc(name): value for name, value in z.items()})[0]
+
+    def __call__(self, z: dict[str, Any], record: list[Array]) -> Float[Array, " dim"]:
+        """One record's vector, before the clip that the run gives it."""
+        moving = {name: v for name, v in self.params.items() if name not in self.fit.held}
+        unravel = ravel_pytree(moving)[1]
+
+        def whole(flat: Float[Array, " dim"]) -> dict[str, Any]:
+            return {**self.params, **unravel(flat)}
+
+        vector = self.fit.record_vector(self.flat(z), whole, self.keys)
+        return vector(self.fit.numbered(record))
+
+    def _loc(self, name: str) -> str:
+        return f"{name}_{self.guide.prefix}_loc"
+
+
+def _require_location(guide: Any, fit: Fit) -> PrivateModel:
+    """The split model, for a guide whose parameters are known to be places of the latents."""
+    target: VariationalModel = fit.target
+    if target.wall is None or set(target.latents) != set(target.wall.latents):
+        raise UnsupportedModelError(
+            "a plan takes models without parameters and latents of single records, whose priors "
+            "say what may be expected: plan the same model without them"
+        )
+    normal = type(guide) in (autoguide.AutoNormal, autoguide.AutoDiagonalNormal)
+    if type(guide) is autoguide.AutoDelta or (normal and fit.held):
+        return target.wall
+    if normal:
+        raise UnsupportedModelError(
+            f"the scales of this {type(guide).__name__} are learnt from noisy gradients, of which "
+            "a plan cannot tell what they do to them: plan with AutoDelta, which has the same "
+            "locations, or use scale='curvature' where the number of records is public"
+        )
+    raise UnsupportedModelError(
+        f"a plan takes the guides AutoDelta, AutoNormal and AutoDiagonalNormal, whose parameters "
+        f"are the latents' places, got {type(guide).__name__}: plan the model with one of these, "
+        "whose verdict is that of its locations"
+    )

@@ -1,0 +1,219 @@
+"""What a plan is about: the numbers of a kernel or a variational run, fixed without data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import random
+
+from numpyro_dp.accounting import Budget, Relation
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.diagnostics.made_up import (
+    LikelihoodGradient,
+    MadeUp,
+    Shares,
+    made_up_gradients,
+)
+from numpyro_dp.diagnostics.rehearsal import GuideGradient, Rehearsal
+from numpyro_dp.mcmc.kernel import PrivateKernel
+from numpyro_dp.mcmc.start import starting_positions
+from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.model import PrivateModel, private_model
+from numpyro_dp.svi import DPSVI
+
+__all__ = ["Subject", "subject"]
+
+# Fewer made-up records than parameters would show some directions too strong and others not at all.
+_LEAST_RECORDS, _MOST_RECORDS, _PER_PARAMETER = 128, 1024, 4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """A run that is planned; everything here is public.
+
+    :param name: of the kernel, or of the object and its guide.
+    :param relation: neighbouring relation of ε.
+    :param delta: δ.
+    :param num_steps: private steps of all chains.
+    :param num_chains: chains.
+    :param mechanism: the sum that each step releases.
+    :param curvature: the sum that is released once at the end, or ``None``.
+    :param noise: standard deviation of the noise in one step's estimate of the full gradient.
+    :param event: what a number of steps costs.
+    :param step_size: of a chain; ``None`` for a schedule or an optimiser.
+    :param rehearsal: how an optimiser fares; ``None`` for a chain.
+    :param centred: whether clipped gradients have mean zero under the model.
+    :param made_up: gradients of made-up records.
+    """
+
+    name: str
+    relation: Relation
+    delta: float
+    num_steps: int
+    num_chains: int
+    mechanism: PrivateSum
+    curvature: PrivateSum | None = None
+    noise: float
+    event: Callable[[int], DpEvent]
+    step_size: float | None = None
+    rehearsal: Rehearsal | None = None
+    centred: bool = False
+    made_up: MadeUp
+
+    @property
+    def num_records(self) -> int:
+        """The number of records, or its public bound where it is private."""
+        return self.mechanism.max_records or self.mechanism.num_records
+
+
+def subject(
+    planned: Any,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    *,
+    num_steps: int,
+    privacy: Budget | None,
+    num_chains: int,
+    inputs: Sequence[Any] | None,
+) -> Subject:
+    """Fix every number of a run, and make up records for it; see :func:`~numpyro_dp.plan`."""
+    shapes, named = jax.tree.map(_shape_only, (args, dict(kwargs)))
+    if isinstance(planned, DPSVI):
+        if num_chains != 1:
+            raise ValueError(f"DPSVI makes one fit, got num_chains={num_chains}")
+        return _of_svi(planned, shapes, named, num_steps, privacy, inputs)
+    if isinstance(planned, PrivateKernel):
+        return _of_kernel(planned, shapes, named, num_steps, privacy, num_chains, inputs)
+    own = "use its own forecast()" if callable(getattr(planned, "forecast", None)) else (
+        "estimators and other samplers have no noisy gradient to plan"
+    )  # fmt: skip
+    raise ValueError(
+        "plan takes a numpyro_dp kernel that releases noisy gradients, such as DPSGLD, or a DPSVI "
+        f"object, got {type(planned).__name__}: {own}"
+    )
+
+
+def _of_kernel(
+    kernel: PrivateKernel,
+    shapes: tuple,
+    named: dict[str, Any],
+    num_steps: int,
+    privacy: Budget | None,
+    num_chains: int,
+    inputs: Sequence[Any] | None,
+) -> Subject:
+    if privacy is not None:
+        noise = {"noise_multiplier": None} if hasattr(kernel, "noise_multiplier") else {}
+        kernel = replace(kernel, model=kernel.user_model, privacy=privacy, **noise)
+    relation, plate = kernel.relation, kernel.data_plate
+    private_size = relation == "add_remove"
+    wall = private_model(
+        kernel.user_model, shapes, named, data_plate=plate, private_size=private_size
+    )
+    steps = num_steps * kernel.steps_per_sample * num_chains
+    bound = kernel.bind(
+        wall, num_steps=steps, relation=relation, delta=kernel.delta, num_chains=num_chains
+    )
+    name = type(kernel).__name__
+    mechanism = _require_noise(name, getattr(bound, "private_sum", None))
+    key = random.key(0)
+    start = starting_positions(wall, kernel.init_strategy, key, None, 1)
+    step = getattr(kernel, "step_size", None)
+    return Subject(
+        name=name,
+        relation=relation,
+        delta=kernel.delta,
+        num_steps=steps,
+        num_chains=num_chains,
+        mechanism=mechanism,
+        noise=float(getattr(bound, "gradient_sd", math.nan)),
+        event=lambda count: bound.event(count, num_chains=num_chains),
+        step_size=None if callable(step) else step,
+        made_up=_made_up(kernel.user_model, plate, wall, start, inputs, LikelihoodGradient(wall)),
+    )
+
+
+def _of_svi(
+    svi: DPSVI,
+    shapes: tuple,
+    named: dict[str, Any],
+    num_steps: int,
+    privacy: Budget | None,
+    inputs: Sequence[Any] | None,
+) -> Subject:
+    svi, fit, costs, state = svi._prepared(num_steps, shapes, named, privacy)
+    name = f"DPSVI with {type(svi.guide).__name__}"
+    mechanism = _require_noise(name, costs.gradient)
+    settings = svi._settings
+    noise = float(mechanism.noise_sd()) / mechanism.sampling_rate
+    params = svi.optim.get_params(state.optim_state)
+    gradient = GuideGradient(fit, svi.guide, params, random.key(1))
+    wall, plate = gradient.wall, settings.data_plate
+    return Subject(
+        name=name,
+        relation=svi._accountant.relation,
+        delta=svi.delta,
+        num_steps=num_steps,
+        num_chains=1,
+        mechanism=mechanism,
+        curvature=costs.curvature,
+        noise=noise,
+        event=costs.event,
+        rehearsal=Rehearsal(fit, state, noise, num_steps, round(settings.average * num_steps)),
+        centred=fit.outcomes is not None,
+        made_up=_made_up(svi.model, plate, wall, gradient.start, inputs, gradient),
+    )
+
+
+def _shape_only(value: Any) -> Any:
+    """Arrays lose their values here, before anything could read them."""
+    if isinstance(value, (np.ndarray, jax.Array)) and value.ndim:
+        return jax.ShapeDtypeStruct(value.shape, value.dtype)
+    return value
+
+
+def _require_noise(name: str, mechanism: PrivateSum | None) -> PrivateSum:
+    if mechanism is None or not mechanism.is_private:
+        raise ValueError(
+            f"{name} releases no private sum of gradients, so there is no noise on a gradient to "
+            "plan: its guide says what it costs"
+        )
+    return mechanism
+
+
+def _made_up(
+    model: Callable[..., Any],
+    plate: str | None,
+    wall: PrivateModel,
+    start: dict[str, Any],
+    inputs: Sequence[Any] | None,
+    gradient: Shares,
+) -> MadeUp:
+    key = random.key(0)
+    given = _invented(wall, start) if inputs is None else _given(model, plate, wall, inputs)
+    return made_up_gradients(wall, start, given, key, gradient)
+
+
+def _invented(wall: PrivateModel, start: dict[str, Any]) -> list[Any]:
+    dim = sum(leaf.size for leaf in jax.tree.leaves(start))
+    wanted = min(max(_LEAST_RECORDS, _PER_PARAMETER * dim), _MOST_RECORDS)
+    return wall.dummy_records(random.key(0), wanted)
+
+
+def _given(
+    model: Callable[..., Any], plate: str | None, wall: PrivateModel, inputs: Sequence[Any]
+) -> list[Any]:
+    public = private_model(model, tuple(inputs), data_plate=plate)
+    rows = public.records(tuple(inputs))
+    expected = [leaf.shape[1:] for leaf in wall.dummy_records(random.key(0), 1)]
+    if [leaf.shape[1:] for leaf in rows] != expected:
+        raise ValueError(
+            f"inputs has rows of shapes {[leaf.shape[1:] for leaf in rows]}, the records "
+            f"{expected}: give arguments of the same structure"
+        )
+    return rows
