@@ -4,6 +4,7 @@ from importlib import import_module
 
 _HOME = {
     "ConjugateGuide": "conjugate",
+    "LDAGuide": "lda",
     "PolyaGammaGuide": "polya_gamma",
 }
 

@@ -1,0 +1,229 @@
+"""What a topic model says of itself: its sites, its priors, and which words a document holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, Int
+from numpyro import handlers
+from numpyro.distributions.discrete import (
+    CategoricalLogits,
+    CategoricalProbs,
+    MultinomialLogits,
+    MultinomialProbs,
+)
+from numpyro.infer import init_to_uniform
+
+from numpyro_dp._plate import row_sites
+from numpyro_dp._structure import Structure, explained, read_structure
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.variational import Outline
+
+__all__ = ["Corpus", "TopicModel", "read_topic_model", "words_of"]
+
+_FITS = (
+    "LDAGuide fits `topics = sample(…, Dirichlet(eta))` of shape (topics, words), a `theta = "
+    "sample(…, Dirichlet(alpha))` in the plate of the documents, and words with "
+    "`Multinomial(total, probs=theta @ topics)` or `Categorical(probs=theta @ topics)` of each "
+    "word; for other models use DPSVI"
+)
+_TOLERANCE = 1e-3
+
+
+class Corpus(NamedTuple):
+    """Words of documents, one a row.
+
+    - **ids**: numbers of words; of any order, repeated, or outside the vocabulary for none.
+    - **counts**: how often each stands there.
+    """
+
+    ids: Int[Array, "documents words"]
+    counts: Float[Array, "documents words"]
+
+
+@dataclass(frozen=True, eq=False)
+class TopicModel:
+    """A model that was recognised: names of its sites, priors, and how to read a document.
+
+    :param topics: the global site, of shape (K, V).
+    :param theta: the documents' own site.
+    :param words: the observed site.
+    :param topics_prior: concentration of the topics' prior, shape (K, V).
+    :param theta_prior: concentration of a document's prior, shape (K,).
+    :param width: numbers in a document: places for tokens, or words in the vocabulary.
+    """
+
+    model: Callable[..., Any]
+    found: Outline
+    topics: str
+    theta: str
+    words: str
+    topics_prior: np.ndarray
+    theta_prior: np.ndarray
+    width: int
+
+    @property
+    def num_topics(self) -> int:
+        """K."""
+        return self.topics_prior.shape[0]
+
+    @property
+    def num_words(self) -> int:
+        """V, the size of the vocabulary."""
+        return self.topics_prior.shape[1]
+
+    def document(self, record: Sequence[Array]) -> Corpus:
+        """The words of one record, by running the model on that record alone."""
+        sites = _one_record(self.model, self.found, record, jax.random.key(0))
+        ids, counts = words_of(sites[self.words])
+        return Corpus(ids.reshape(-1), counts.reshape(-1))
+
+
+def read_topic_model(model: Callable[..., Any], found: Outline) -> TopicModel:
+    """Recognise latent Dirichlet allocation on made-up records; no value of a record is used.
+
+    :raises UnsupportedModelError: naming the site that does not fit, and what would.
+    """
+    structure = read_structure(model, found.layout, init_to_uniform())
+    topics, theta, words = _names(structure, found.plate)
+    tries = []
+    for seed, filling in enumerate((0, 1)):
+        rows = [jnp.full((1, *leaf.shape[1:]), filling, leaf.dtype) for leaf in found.layout.arrays]
+        # Under a caller's trace these are constants all the same.
+        with explained(found.plate), jax.ensure_compile_time_eval():
+            sites = _one_record(model, found, rows, jax.random.key(seed))
+            tries.append(_read(sites, topics, theta, words))
+    first, second = tries
+    for name, one, other in (
+        (topics, first.topics_prior, second.topics_prior),
+        (theta, first.theta_prior, second.theta_prior),
+    ):
+        if one.shape != other.shape or not np.array_equal(one, other):
+            raise UnsupportedModelError(
+                f"the prior of site `{name}` reads the documents: use public constants. {_FITS}"
+            )
+    return TopicModel(
+        model,
+        found,
+        topics,
+        theta,
+        words,
+        first.topics_prior,
+        first.theta_prior,
+        first.width,
+    )
+
+
+def words_of(site: Mapping[str, Any]) -> Corpus:
+    """Words and counts of an observed site: every handler that weights or masks it counts.
+
+    :returns: rows as the site's own leading axis.
+    """
+    fn, value = site["fn"], jnp.asarray(site["value"])
+    weight = jnp.asarray(1.0 if site["scale"] is None else site["scale"], jnp.float32)
+    fn, weight = _unwrapped(fn, jnp.broadcast_to(weight, fn.batch_shape))
+    rows = value.shape[0]
+    if isinstance(fn, (MultinomialProbs, MultinomialLogits)):
+        counts = value * weight[..., None]
+        ids = jnp.broadcast_to(jnp.arange(value.shape[-1], dtype=jnp.int32), counts.shape)
+        return Corpus(ids.reshape(rows, -1), counts.astype(jnp.float32).reshape(rows, -1))
+    counts = jnp.broadcast_to(weight, value.shape)
+    return Corpus(value.astype(jnp.int32).reshape(rows, -1), counts.reshape(rows, -1))
+
+
+class _Reading(NamedTuple):
+    topics_prior: np.ndarray
+    theta_prior: np.ndarray
+    width: int
+
+
+def _names(structure: Structure, plate: str) -> tuple[str, str, str]:
+    """Sites of topics, of a document's mixture, and of words."""
+    for site in structure.of_kind("discrete"):
+        raise UnsupportedModelError(
+            f"site `{site.name}` is a discrete latent: sum the topic of each word out, which is "
+            f"`probs=theta @ topics`. {_FITS}"
+        )
+    for site in structure.of_kind("param", "factor"):
+        raise UnsupportedModelError(f"site `{site.name}` ({site.kind}) is not part of it. {_FITS}")
+    latent = structure.of_kind("latent")
+    outside = [s.name for s in latent if not s.inside(plate)]
+    inside = [s.name for s in latent if s.inside(plate)]
+    observed = [s.name for s in structure.of_kind("observed")]
+    for names, what in (
+        (outside, f"latent outside plate `{plate}` (the topics)"),
+        (inside, f"latent inside plate `{plate}` (a document's mixture of topics)"),
+        (observed, "observed (the words)"),
+    ):
+        if len(names) != 1:
+            listed = ", ".join(f"`{name}`" for name in names) or "none"
+            raise UnsupportedModelError(f"one site must be {what}; found {listed}. {_FITS}")
+    return outside[0], inside[0], observed[0]
+
+
+def _one_record(
+    model: Callable[..., Any], found: Outline, record: Sequence[Array], key: Array
+) -> dict[str, dict[str, Any]]:
+    """All sample sites of the model run on one record, its latents drawn from their priors."""
+    with handlers.block(), handlers.trace() as sites:
+        arguments = found.layout.fill(list(record))
+        row_sites(model, found.plate, found.num_records, {}, arguments, key, 1)
+    return {name: site for name, site in sites.items() if site["type"] == "sample"}
+
+
+def _read(sites: Mapping[str, Any], topics: str, theta: str, words: str) -> _Reading:
+    """Priors and widths, from one record run; checks that the words are a mixture of topics."""
+    phi, topics_prior = _dirichlet(sites[topics], topics)
+    mix, theta_prior = _dirichlet(sites[theta], theta)
+    mix, theta_prior = mix.reshape(-1), theta_prior.reshape(-1)
+    if phi.ndim != 2 or mix.shape != phi.shape[:1]:
+        raise UnsupportedModelError(
+            f"site `{topics}` has shape {phi.shape} and `{theta}` shape {mix.shape} for one "
+            f"document, where (K, V) and (K,) are needed. {_FITS}"
+        )
+    site = sites[words]
+    fn, _ = _unwrapped(site["fn"], jnp.ones(site["fn"].batch_shape))
+    if not isinstance(
+        fn, (MultinomialProbs, MultinomialLogits, CategoricalProbs, CategoricalLogits)
+    ):
+        raise UnsupportedModelError(
+            f"site `{words}` is {type(fn).__name__}, not Multinomial or Categorical. {_FITS}"
+        )
+    probs = np.asarray(fn.probs)
+    if probs.shape[-1] != phi.shape[1] or not np.allclose(
+        probs, mix @ phi, rtol=_TOLERANCE, atol=1e-7
+    ):
+        raise UnsupportedModelError(
+            f"the probabilities of site `{words}` are not `{theta} @ {topics}`. {_FITS}"
+        )
+    return _Reading(topics_prior, theta_prior, words_of(site).ids.shape[1])
+
+
+def _dirichlet(site: Mapping[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Value and concentration of a Dirichlet site, both of the value's shape."""
+    fn, _ = _unwrapped(site["fn"], jnp.ones(site["fn"].batch_shape))
+    if not isinstance(fn, dist.Dirichlet):
+        raise UnsupportedModelError(f"site `{name}` is {type(fn).__name__}, not Dirichlet. {_FITS}")
+    value = np.asarray(site["value"])
+    return value, np.broadcast_to(np.asarray(fn.concentration, np.float32), value.shape)
+
+
+def _unwrapped(fn: Any, weight: Array) -> tuple[Any, Array]:
+    """What is inside expanded, masked and reshaped distributions, and the weight of each draw."""
+    while True:
+        if isinstance(fn, dist.MaskedDistribution):
+            mask = jnp.asarray(fn._mask, bool)
+            fn, weight = fn.base_dist, jnp.where(mask, weight, 0)
+        elif isinstance(fn, dist.ExpandedDistribution):
+            fn = fn.base_dist
+        elif isinstance(fn, dist.Independent):
+            extra = fn.reinterpreted_batch_ndims
+            fn, weight = fn.base_dist, weight.reshape(weight.shape + (1,) * extra)
+        else:
+            return fn, weight

@@ -1,0 +1,77 @@
+"""From noisy counts of words in topics to counts: post-processing with the known noise."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+__all__ = ["SHRINKAGES", "shared_out"]
+
+# Which part of a word's occurrences may belong to one topic.
+_SHARES = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, 40)]).astype(np.float32)
+_ITERATIONS = 30
+
+Table = Float[Array, "topics words"]
+
+
+def _zero(noisy: Table, noise_sd: Float[Array, ""], per_word: Float[Array, " words"]) -> Table:
+    """Cut at zero."""
+    return jnp.maximum(noisy, 0)
+
+
+def _wiener(noisy: Table, noise_sd: Float[Array, ""], per_word: Float[Array, " words"]) -> Table:
+    """Cut at zero, each entry shrunk by its own estimate of signal over signal and noise."""
+    square = jnp.square(noisy)
+    kept = jnp.maximum(square - noise_sd**2, 0) / jnp.maximum(square, 1e-12)
+    return jnp.maximum(noisy, 0) * kept
+
+
+def _posterior_mean(
+    noisy: Table, noise_sd: Float[Array, ""], per_word: Float[Array, " words"]
+) -> Table:
+    """Posterior mean under a prior on each topic's share of a word, itself fitted to the table.
+
+    A topic's prior is the discrete law on shares that makes its noisy row most likely (EM). A rare
+    word, lost in noise, so gets the topic's mean share; a frequent one its own.
+    """
+    shares = jnp.asarray(_SHARES)
+    sd = jnp.maximum(noise_sd, 1e-6)
+    miss = (noisy[..., None] - per_word[:, None] * shares) / sd
+    log_likelihood = -0.5 * jnp.square(miss)
+    likelihood = jnp.exp(log_likelihood - log_likelihood.max(-1, keepdims=True))
+
+    def posterior(prior: Array) -> Array:
+        joint = likelihood * prior[:, None]
+        return joint / joint.sum(-1, keepdims=True)
+
+    start = jnp.full((noisy.shape[0], len(_SHARES)), 1 / len(_SHARES), noisy.dtype)
+    prior = lax.fori_loop(0, _ITERATIONS, lambda _, p: posterior(p).mean(1), start)
+    mean = (posterior(prior) * shares).sum(-1) * per_word
+    return jnp.where(noise_sd > 0, mean, jnp.maximum(noisy, 0))
+
+
+SHRINKAGES = {"posterior_mean": _posterior_mean, "wiener": _wiener, "zero": _zero}
+
+
+def shared_out(
+    kind: str,
+    noisy: Table,
+    noise_sd: Float[Array, ""],
+    unigram: Float[Array, " words"],
+) -> Table:
+    """Nonnegative counts whose sum over topics follows the released word frequencies.
+
+    :param kind: a key of ``SHRINKAGES``.
+    :param noisy: released counts.
+    :param noise_sd: standard deviation of their noise; 0 where privacy is off.
+    :param unigram: frequencies of the words, adding to one; they are far better known than the
+        sum of a word's noisy counts.
+    """
+    total = jnp.maximum(noisy.sum(), 1.0)
+    per_word = total * unigram
+    kept = SHRINKAGES[kind](noisy, noise_sd, per_word)
+    column = kept.sum(0)
+    even = jnp.full_like(kept, 1 / kept.shape[0])
+    return jnp.where(column > 0, kept / jnp.maximum(column, 1e-12), even) * per_word
