@@ -1,35 +1,117 @@
-"""The kernels that the contract tests run: one line a kernel."""
+"""The kernels that the contract tests run: one entry a kernel."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 import pytest
 
 import numpyro_dp as ndp
 
-# name -> (constructor, arguments that make a small private run of tests.models.logistic)
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel and what sets it apart for the tests.
+
+    :param constructor: of the kernel.
+    :param arguments: what makes a small private run of ``tests.models.logistic``.
+    :param calibrated: changes that leave to ``privacy=`` what it can choose.
+    :param exposed: changes by which every record has a say in nearly every step.
+    :param gradient: whether a step releases a noisy sum of record gradients, which has a size of
+        noise, a clip norm and Poisson batches, and reports its relaxation times.
+    """
+
+    constructor: Callable[..., Any]
+    arguments: dict[str, Any]
+    calibrated: dict[str, Any] = field(default_factory=dict)
+    exposed: dict[str, Any] = field(default_factory=dict)
+    gradient: bool = False
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether a run may begin with draws that nobody keeps."""
+        return self.constructor.takes_warmup
+
+
+def gradient_kernel(constructor: Callable[..., Any], **own: Any) -> Entry:
+    shared = {"step_size": 1e-3, "batch_size": 60, "clip_norm": 1.0, "noise_multiplier": 2.0}
+    return Entry(
+        constructor,
+        {**shared, **own},
+        calibrated={"noise_multiplier": None},
+        exposed={"batch_size": None, "sampling_rate": 0.9},
+        gradient=True,
+    )
+
+
+# Bounds that a record nearly uses up, so that neighbours part within a few steps.
+_WALK = {"step_size": 0.3, "lipschitz": 2.0, "max_move": 1.0}
+_BATCHES = {"step_size": 0.3, "lipschitz": 1.25, "max_move": 0.4, "batch_size": 400}
+
 KERNELS = {
-    "DPSGFS": (ndp.DPSGFS, {"step_size": 1e-3, "batch_size": 60, "clip_norm": 1.0}),
-    "DPSGHMC": (
-        ndp.DPSGHMC,
-        {"step_size": 1e-3, "friction": 28.0, "batch_size": 60, "clip_norm": 1.0},
-    ),
-    "DPSGLD": (ndp.DPSGLD, {"step_size": 1e-3, "batch_size": 60, "clip_norm": 1.0}),
-    "DPSGNHT": (
-        ndp.DPSGNHT,
-        {"step_size": 1e-3, "diffusion": 28.0, "batch_size": 60, "clip_norm": 1.0},
+    "DPFastMH": Entry(ndp.DPFastMH, _WALK, {"likelihood_power": None}),
+    "DPFastMH mini-batch": Entry(ndp.DPFastMH, _BATCHES, {"likelihood_power": None}),
+    "DPPenaltyMH": Entry(ndp.DPPenaltyMH, {**_WALK, "noise_scale": 1.0}, {"noise_scale": None}),
+    "DPSGFS": gradient_kernel(ndp.DPSGFS),
+    "DPSGHMC": gradient_kernel(ndp.DPSGHMC, friction=28.0),
+    "DPSGLD": gradient_kernel(ndp.DPSGLD),
+    "DPSGNHT": gradient_kernel(ndp.DPSGNHT, diffusion=28.0),
+    "OPS": Entry(
+        ndp.OPS,
+        {"guarantee": ndp.StronglyLogConcave(row_norm=1.0), "likelihood_power": 0.2},
     ),
 }
 
 # Kernels that run the whole contract by default; the others run its core (test_core_contract.py)
 # by default and the rest under `-m slow`, since each test compiles each kernel anew.
-_WHOLE_CONTRACT = ("DPSGLD",)
-NAMES = [
-    pytest.param(name, marks=[] if name in _WHOLE_CONTRACT else pytest.mark.slow)
-    for name in sorted(KERNELS)
-]
-CORE = sorted(set(KERNELS) - set(_WHOLE_CONTRACT))
+_WHOLE_CONTRACT = {"DPSGLD"}
+# Differs from DPFastMH in one line of the plan.
+_ONLY_SLOW = {"DPPenaltyMH"}
+
+
+def _quickly(names: set[str], among: set[str]) -> list[Any]:
+    """The names, those that are not ``among`` the default run's marked slow."""
+    return [
+        pytest.param(name, marks=[] if name in among else pytest.mark.slow)
+        for name in sorted(names)
+    ]
+
+
+NAMES = _quickly(set(KERNELS), _WHOLE_CONTRACT)
+GRADIENT = _quickly({name for name in KERNELS if KERNELS[name].gradient}, _WHOLE_CONTRACT)
+WARMING_UP = _quickly({name for name in KERNELS if KERNELS[name].warms_up}, _WHOLE_CONTRACT)
+CORE = _quickly(set(KERNELS) - _WHOLE_CONTRACT, set(KERNELS) - _ONLY_SLOW)
 
 
 def make(name, model, **changes):
     """The named kernel on ``model`` with the contract's arguments, changed as asked."""
-    constructor, arguments = KERNELS[name]
-    arguments = {"noise_multiplier": 2.0, **arguments, **changes}
-    return constructor(model, **arguments)
+    entry = KERNELS[name]
+    return entry.constructor(model, **{**entry.arguments, **changes})
+
+
+def warmup(name, steps):
+    """``steps`` of warm-up where the kernel takes any."""
+    return steps if KERNELS[name].warms_up else 0
+
+
+def neighbours(records):
+    """The data of the contract and one that differs in one record, as positional arguments."""
+    other = {k: v.copy() for k, v in records.items()}
+    # So far out that its terms reach every bound.
+    other["x"][7] = [40.0, 36.0, -36.0]
+    other["y"][7] = 1 - other["y"][7]
+    return [(d["x"], d["y"]) for d in (records, other)]
+
+
+def repeats(moves, others):
+    """Whether any move of one run is one of the other's, up to rounding.
+
+    A chain that stays where it is tells nothing; moves that differ in three coordinates come
+    within 1e-5 of each other by chance once in some 1e12 pairs.
+    """
+    one, two = (m.reshape(-1, m.shape[-1])[np.any(m, axis=-1).ravel()] for m in (moves, others))
+    assert len(one), "the chain never moved"
+    assert len(two), "the chain never moved"
+    apart = np.abs(one[:, None] - two[None]).max(axis=-1)
+    return bool(apart.min() < 1e-5)

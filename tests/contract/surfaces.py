@@ -11,7 +11,7 @@ import numpy as np
 import numpyro_dp as ndp
 
 # State fields that are functions of released values; each kernel's own tests recompute them.
-_DERIVED = ("momentum", "thermostat", "second_moment")
+_DERIVED = ("momentum", "thermostat", "second_moment", "allowance")
 _STATES = (".last_state", ".post_warmup_state", ".mcmc._last_state", ".mcmc._warmup_state")
 _STATES += (".pickled._last_state", ".pickled._warmup_state")
 
@@ -79,12 +79,14 @@ def dataset_bytes(place, dataset):
 
 
 def surfaces(kernel, data, *, extra_fields=("i", "z.w"), seed=0):
-    """Run ``kernel`` twice (warm-up, then draws) and collect every surface, noise fixed by seed."""
+    """Run ``kernel`` (warm-up, then draws) and collect every surface, noise fixed by seed."""
     out, err = io.StringIO(), io.StringIO()
     with warnings.catch_warnings(record=True) as caught, redirect_stdout(out), redirect_stderr(err):
         warnings.simplefilter("always")
-        mcmc = ndp.MCMC(kernel, num_warmup=10, num_samples=10, num_chains=2, secure=False)
-        mcmc.warmup(jax.random.key(seed), *data, extra_fields=extra_fields, collect_warmup=True)
+        warmup = 10 if kernel.takes_warmup else 0
+        mcmc = ndp.MCMC(kernel, num_warmup=warmup, num_samples=10, num_chains=2, secure=False)
+        if warmup:
+            mcmc.warmup(jax.random.key(seed), *data, extra_fields=extra_fields, collect_warmup=True)
         mcmc.run(jax.random.key(seed + 1), *data, extra_fields=extra_fields)
     found = {
         ".printed": out.getvalue().encode(),

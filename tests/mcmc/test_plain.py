@@ -8,10 +8,10 @@ import numpyro
 import pytest
 
 import numpyro_dp as ndp
-from tests.contract.kernels import NAMES, make
+from tests.contract.kernels import GRADIENT, make
 from tests.models import logistic
 
-pytestmark = pytest.mark.parametrize("name", NAMES)
+pytestmark = pytest.mark.parametrize("name", GRADIENT)
 
 
 @pytest.fixture
