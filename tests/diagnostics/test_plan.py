@@ -267,6 +267,7 @@ def test_a_fit_is_planned_without_a_record_and_at_the_cost_of_its_run(planned_fi
     assert max(map(len, str(planned_fit).splitlines())) <= 88
 
 
+@pytest.mark.slow
 def test_a_fit_goes_through_more_noise_worse(planned_fit):
     """A rehearsed fit has a figure that falls with the noise, and remedies by their causes."""
     assert planned_fit.gain > 0.5
@@ -281,6 +282,7 @@ def test_a_fit_goes_through_more_noise_worse(planned_fit):
 CLIPS = ("plain", "centred")
 
 
+@pytest.mark.slow
 def test_a_centred_clip_is_planned_with_its_own(planned_fit):
     """Half of the plain vectors are longer than 0.3; centred ones need not be, and may be cut."""
     tight: dict[str, Any] = {"clip_norm": 0.3, "noise_multiplier": 0.5}
