@@ -349,7 +349,9 @@ class PrivateSum:
             # A record's floats must not depend on its place, which moves when one is absent.
             most = 1
         if self.lattice is not None:
-            in_cache = max(_BLOCK_ELEMENTS // (self.entries or self.dim), _LEAST_BLOCK_ROWS)
+            entries = self.entries or self.dim
+            # A block should do more work than adding its (dense) sum to the others'.
+            in_cache = max(_BLOCK_ELEMENTS // entries, 2 * self.dim // entries, _LEAST_BLOCK_ROWS)
             most = min(most, in_cache, self.lattice.exact_rows)
         blocks = -(-self.room // most)
         return blocks, -(-self.room // blocks)

@@ -38,8 +38,8 @@ class LDAGuide(StatisticsGuide):
     """The guide of :class:`~numpyro_dp.VIPS` for topic models, read off the model itself.
 
     A document is a record. Its words may come as counts, one number for each word of the
-    vocabulary; as numbers of words, padded by a mask or by −1; or as numbers with counts, by
-    ``handlers.scale``:
+    vocabulary, or as the numbers of its words in padded places, each with a weight or a mask (both
+    are read; a number outside the vocabulary, −1 say, is padding too):
 
     .. code-block:: python
 
@@ -50,12 +50,14 @@ class LDAGuide(StatisticsGuide):
                 words = dist.Multinomial(counts.sum(-1), theta @ topics)
                 numpyro.sample("words", words, obs=counts)
 
-        def model(ids, counts):  # (documents, places) each; counts of 0, and ids of -1, are padding
+        def model(ids, counts):  # (documents, places) each
             topics = numpyro.sample("topics", dist.Dirichlet(jnp.full((K, V), 0.1)).to_event(1))
             with numpyro.plate("documents", len(ids), dim=-2):
                 theta = numpyro.sample("theta", dist.Dirichlet(jnp.full(K, 0.1)))
-                with numpyro.plate("places", ids.shape[1]), numpyro.handlers.scale(scale=counts):
-                    numpyro.sample("words", dist.Categorical(theta @ topics), obs=ids)
+                often = numpyro.handlers.scale(scale=jnp.maximum(counts, 1))
+                with numpyro.plate("places", ids.shape[1]), often:
+                    words = dist.Categorical(theta @ topics).mask(counts > 0)
+                    numpyro.sample("words", words, obs=ids)
 
     The second form needs ``data_plate="documents"``. The run returns the parameter
     ``topics_concentration`` (name of the topics' site first), shape (K, V): a Dirichlet posterior

@@ -73,9 +73,10 @@ def mixture(
 
     def step(_: Int[Array, ""], carry: tuple[Array, Array]) -> tuple[Array, Array]:
         share, _ = carry
-        ratio = counts / jnp.maximum((own * share).sum(1), _TINY)
-        concentration = prior + share * (own * ratio[:, None]).sum(0)
-        return jnp.exp(digamma(concentration) - digamma(concentration.sum())), concentration
+        ratio = counts / jnp.maximum(own @ share, _TINY)
+        concentration = prior + share * (ratio @ own)
+        # Up to a factor, which the next ratio takes out.
+        return jnp.exp(digamma(concentration)), concentration
 
     even = jnp.full(prior.shape, 1 / len(prior), own.dtype)
     share, concentration = lax.fori_loop(0, num_steps, step, (even, prior.astype(own.dtype)))

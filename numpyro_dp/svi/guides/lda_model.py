@@ -93,7 +93,7 @@ def read_topic_model(model: Callable[..., Any], found: Outline) -> TopicModel:
     structure = read_structure(model, found.layout, init_to_uniform())
     topics, theta, words = _names(structure, found.plate)
     tries = []
-    for seed, filling in enumerate((0, 1)):
+    for seed, filling in enumerate((1, 2)):
         rows = [jnp.full((1, *leaf.shape[1:]), filling, leaf.dtype) for leaf in found.layout.arrays]
         # Under a caller's trace these are constants all the same.
         with explained(found.plate), jax.ensure_compile_time_eval():

@@ -36,7 +36,7 @@ _FLOOR = 0.5
 # How much of a public start is overruled by the words' frequencies.
 _BACKGROUND = 0.1
 # Hoffman's online rule, as the paper uses it.
-_DELAY, _FORGETTING, _PAPER_SHAPE = 1024.0, 0.7, 100.0
+_DELAY, _FORGETTING, _PAPER_SPREAD = 1024.0, 0.7, 0.1
 _PREPARED_AT_A_TIME = 1024
 
 
@@ -112,7 +112,7 @@ class Topics(Programme):
     def start(self, key: Array) -> Known:
         """Random topics, to be bent to the word frequencies once these are known."""
         topics, words = self.read.topics_prior.shape
-        drawn = random.gamma(key, 1.0, (topics, words))
+        drawn = random.exponential(key, (topics, words))
         zeros = jnp.zeros((topics, words))
         even = jnp.full(words, 1 / words)
         return Known(even, zeros, jnp.zeros(()), self._prior() + drawn, drawn.T)
@@ -208,10 +208,9 @@ class PaperTopics(Topics):
         )
 
     def start(self, key: Array) -> Known:
-        """Hoffman's start: entries near one."""
+        """Entries near one, as in Hoffman's online algorithm."""
         state = super().start(key)
-        shape = self.read.topics_prior.shape
-        drawn = random.gamma(key, _PAPER_SHAPE, shape) / _PAPER_SHAPE
+        drawn = jnp.exp(_PAPER_SPREAD * random.normal(key, self.read.topics_prior.shape))
         return state._replace(totals=drawn, concentration=drawn, weights=word_weights(drawn))
 
     def _counted(self, counts: Array) -> Array:
