@@ -106,22 +106,22 @@ class BoundKernel(MCMCKernel):
         return self.start(rng_key, init_params)
 
     def sample(self, state: Any, model_args: Any, model_kwargs: Any = None) -> Any:
-        step = partial(self._sample_one_chain, records=list(model_args))
+        step = partial(self._step_one_chain, records=list(model_args))
         # NumPyro hands vectorized chains over as one batched state; the records are shared.
-        return jax.vmap(step)(state) if state.rng_key.ndim else step(state)
-
-    def _sample_one_chain(self, state: Any, records: list) -> Any:
-        def step(_, state):
-            # A ratchet: children are one-way, so the last state's key tells nothing of the noise
-            # already drawn. The counter is folded in so that resuming under a key that was used
-            # before still draws fresh noise.
-            carried, fresh = random.split(state.rng_key)
-            state = self.advance(random.fold_in(fresh, state.i), state, records)
-            return state._replace(i=state.i + 1, rng_key=carried)
-
+        advance = jax.vmap(step) if state.rng_key.ndim else step
         if self.steps_per_sample == 1:
-            return step(0, state)
-        return lax.fori_loop(0, self.steps_per_sample, step, state)
+            return advance(state)
+        # The chains are batched within the loop: a loop that is batched as a whole is traced again,
+        # outside of what a kernel asks for while it is traced, such as 64 bits.
+        return lax.fori_loop(0, self.steps_per_sample, lambda _, state: advance(state), state)
+
+    def _step_one_chain(self, state: Any, records: list) -> Any:
+        # A ratchet: children are one-way, so the last state's key tells nothing of the noise
+        # already drawn. The counter is folded in so that resuming under a key that was used
+        # before still draws fresh noise.
+        carried, fresh = random.split(state.rng_key)
+        state = self.advance(random.fold_in(fresh, state.i), state, records)
+        return state._replace(i=state.i + 1, rng_key=carried)
 
     @abstractmethod
     def start(self, rng_key: Any, z: dict) -> Any:

@@ -229,7 +229,7 @@ class BoundMetropolis(BoundKernel):
     def _effective_draws(self) -> str:
         """The law that ties effective draws to privacy, in this run's numbers."""
         settings = self.plan.settings
-        share = "half of" if settings.acceptance == "barker" else "at most"
+        share = "at most half of" if settings.acceptance == "barker" else "at most"
         return (
             f"A run of GDP μ (about ε/√(2·log(1.25/δ)) for small ε) holds {share} μ²/(τC²v) "
             "effective draws of a parameter with posterior variance v, τ the likelihood power and "
