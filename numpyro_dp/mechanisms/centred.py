@@ -20,7 +20,7 @@ _TINY = 1e-12
 def centre(
     scores: Float[Array, "outcomes dim"],
     weights: Float[Array, " outcomes"],
-    clip_norm: float,
+    clip_norm: float | Float[Array, ""],
 ) -> Float[Array, " dim"]:
     """The shift c at which clipped scores have mean zero under ``weights``.
 

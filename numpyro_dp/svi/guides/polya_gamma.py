@@ -60,8 +60,8 @@ class PolyaGammaGuide(StatisticsGuide):
     :param model: a NumPyro model in the family.
     :param row_norm: L2 bound on most rows of inputs, without the intercept. Longer ones count in
         the centre as if cut to it; scores are bounded by themselves.
-    :param centred_norm: the same after centring, intercept included; default: learnt in the
-        centring release, which has one number more for it.
+    :param centred_norm: the same after centring; default: learnt in the centring release, which has
+        one number more for it.
     :param design: see above; ``None`` chooses ``"full"`` where the noise of a curvature release is
         smaller than its mean eigenvalue, by public numbers alone (:meth:`VIPS.forecast` shows it).
     :param centre: whether the mean of the inputs is released first, for a twentieth of the
@@ -141,9 +141,9 @@ class PolyaGammaGuide(StatisticsGuide):
         factor = dist.constraints.scaled_unit_lower_cholesky
         tril = numpyro.param("auto_scale_tril", jnp.eye(latents.dim), constraint=factor)
         law = dist.MultivariateNormal(loc, scale_tril=tril)
-        flat = numpyro.sample("_auto_latent", law, infer={"is_auxiliary": True})
+        flat = jnp.asarray(numpyro.sample("_auto_latent", law, infer={"is_auxiliary": True}))
         drawn = {
-            name: numpyro.sample(name, dist.Delta(value, event_dim=value.ndim))
+            name: jnp.asarray(numpyro.sample(name, dist.Delta(value, event_dim=value.ndim)))
             for name, value in split_coefficients(latents, flat).items()
         }
         return drawn | _draw_precisions(latents)
@@ -206,7 +206,7 @@ class PolyaGammaGuide(StatisticsGuide):
         return resolution(dim, found.num_records, signal(steps))
 
     def _regression(self, found: Outline) -> Regression:
-        return read_regression(found.wall, self.intercept, self.max_trials, self.max_count)
+        return read_regression(self.model, found, self.intercept, self.max_trials, self.max_count)
 
     def _centres(self, regression: Regression, design: str) -> bool:
         if self.centre is None:
@@ -225,14 +225,17 @@ def _draw_precisions(latents: Latents) -> dict[str, Array]:
     if not latents.groups:
         return {}
     positive = dist.constraints.positive
-    shapes = numpyro.param("auto_shape", jnp.ones(latents.groups), constraint=positive)
-    rates = numpyro.param("auto_rate", jnp.ones(latents.groups), constraint=positive)
-    drawn, start = {}, 0
+    shapes, rates = (
+        jnp.asarray(numpyro.param(name, jnp.ones(latents.groups), constraint=positive))
+        for name in ("auto_shape", "auto_rate")
+    )
+    drawn: dict[str, Array] = {}
+    start = 0
     for name, shape, inverse in latents.precisions:
         own = slice(start, start + math.prod(shape))
         kind = dist.InverseGamma if inverse else dist.Gamma
         law = kind(shapes[own].reshape(shape), rates[own].reshape(shape))
-        drawn[name] = numpyro.sample(name, law.to_event(len(shape)))
+        drawn[name] = jnp.asarray(numpyro.sample(name, law.to_event(len(shape))))
         start = own.stop
     return drawn
 

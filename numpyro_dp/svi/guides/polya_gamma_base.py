@@ -13,9 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.glm import Row
-from numpyro_dp.records import as_records, read_arguments
 from numpyro_dp.svi.guides.polya_gamma_model import Regression
 from numpyro_dp.svi.programme import Phase, Programme
 from numpyro_dp.variational import Outline
@@ -122,11 +120,7 @@ class Steps(Programme):
 
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
         """Record arrays of the arguments that the programme was made for."""
-        wall = self.found.wall
-        layout, arrays = read_arguments(wall._spec.model, args, kwargs)
-        if layout != self.found.layout:
-            raise UnsupportedModelError("the arguments differ from those that were traced")
-        return as_records(layout, arrays)
+        return self.regression.glm.wall.records(args, kwargs)
 
     def params(self, state: Known) -> dict[str, Array]:
         """Mean and Cholesky factor of the coefficients as the model has them."""

@@ -25,8 +25,8 @@ LEAST_STEPS = {"full": 4, "diagonal": 2, "paper": 1, "exact": 1}
 _ROUGH, _LOCAL, _FINE, _GROWTH = 0.12, 0.17, 0.60, 1.3
 _DIAGONAL, _ROUNDS = 0.08, 0.87
 _MOMENTUM, _TAIL = 0.5, 0.6
-# More rounds go in smaller steps, which average more of their noise.
-_DAMPING, _WAY = 0.3, 4.5
+# Many rounds go in smaller steps, which average more of their noise.
+_DAMPING, _FEW = 0.3, 15
 _REMEMBERED = 3
 _FORGETTING = 0.7
 
@@ -171,7 +171,7 @@ class DiagonalScores(_Scores):
             Phase("scores", regression.dim, 1.0, (_ROUNDS / rounds,) * rounds),
         )
         super().__init__(regression, found, settings, own)
-        self._damping = min(_DAMPING, _WAY / rounds)
+        self._damping = _DAMPING * math.sqrt(min(1.0, _FEW / rounds))
         self._first = rounds - max(1, round(_TAIL * rounds))
 
     def begin(self) -> _Descent:

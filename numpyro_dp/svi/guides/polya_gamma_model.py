@@ -17,8 +17,9 @@ from numpyro import handlers
 
 from numpyro_dp._guide import made_up_arguments
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.glm import GLM, Loss, constant_slopes, recognise
+from numpyro_dp.glm import GLM, Loss, constant_slopes, flat_position, recognise
 from numpyro_dp.model import PrivateModel
+from numpyro_dp.variational import Outline
 
 __all__ = [
     "Latents",
@@ -149,15 +150,18 @@ class Regression:
 
 @lru_cache(maxsize=64)
 def read_regression(
-    wall: PrivateModel | None,
+    model: Callable[..., Any],
+    found: Outline,
     intercept: int | None,
     max_trials: int | None,
     max_count: float | None,
 ) -> Regression:
     """Recognise a model of the family, or refuse by site, cause and remedy.
 
+    :param found: the model's arguments, and the model split.
     :param intercept: place of a coefficient whose column holds ones; ``None`` to find it.
     """
+    wall = found.wall
     if wall is None:
         raise UnsupportedModelError(
             "the model has parameters or latents of single records, and no predictor that all "
@@ -170,34 +174,30 @@ def read_regression(
             f"conjugate: {_FITS}"
         )
     loss = glm.loss(max_trials=max_trials, max_count=max_count)
-    latents = read_latents(wall._spec.model, *made_up_arguments(wall._spec.layout))
-    slopes = constant_slopes(wall)
-    chosen, constant = _columns(glm, latents, slopes)
+    arguments = made_up_arguments(found.layout)
+    latents = read_latents(model, *arguments)
+    chosen, constant = _columns(latents, constant_slopes(wall))
     place = _intercept(constant, intercept)
     centred = np.isnan(constant)
     if place is not None:
         centred[place[0]] = False
-    return Regression(glm, loss, latents, chosen, place, centred, _read_prior(wall, latents))
+    laws = _gamma_laws(model, arguments, latents)
+    return Regression(glm, loss, latents, chosen, place, centred, _read_prior(wall, latents, laws))
 
 
-def _columns(
-    glm: GLM, latents: Latents, slopes: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the coefficients in a row, and the constant in each column (NaN where none is)."""
+def _columns(latents: Latents, slopes: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the coefficients in a row, and the constant in each column (NaN where none is).
+
+    Precisions never enter a predictor that is linear in unconstrained latents.
+    """
     places, constants, start = [], [], 0
-    shapes = {name: shape for name, shape in latents.coefficients}
-    shapes |= {name: shape for name, shape, _ in latents.precisions}
+    own = dict(latents.coefficients)
+    shapes = own | {name: shape for name, shape, _ in latents.precisions}
     for name in sorted(shapes):
         size = _size(shapes[name])
-        own = dict(latents.coefficients)
         if name in own:
             places += range(start, start + size)
             constants += list(np.ravel(slopes.get(name, np.full(size, np.nan))))
-        elif name not in slopes or np.any(slopes[name] != 0):
-            raise UnsupportedModelError(
-                f"site `{name}` has a Gamma prior and enters the predictor of `{glm.site}`: a "
-                f"coefficient needs a normal prior; {_FITS}"
-            )
         start += size
     return np.array(places), np.array(constants, float)
 
@@ -214,10 +214,10 @@ def _intercept(constant: np.ndarray, given: int | None) -> tuple[int, float] | N
     return (known[0], float(constant[known[0]])) if known else None
 
 
-def _read_prior(wall: PrivateModel, latents: Latents) -> Prior:
+def _read_prior(wall: PrivateModel, latents: Latents, laws: tuple[np.ndarray, np.ndarray]) -> Prior:
     """Coefficients' conditional normal law and precisions' Gamma laws, checked on the program."""
     dim, groups = latents.dim, latents.groups
-    dtype = jnp.result_type(*(s.dtype for s in wall._parts.structure.latents.values()))
+    dtype = flat_position(wall)[1].dtype
 
     def log_prior(w: Float[Array, " dim"], log_tau: Float[Array, " groups"]) -> Float[Array, ""]:
         return wall.log_prior({**split_coefficients(latents, w), **_logs(latents, log_tau)})
@@ -232,19 +232,20 @@ def _read_prior(wall: PrivateModel, latents: Latents) -> Prior:
     linear = np.asarray(jax.jit(jax.grad(log_prior))(w, jnp.log(tau)), float)
     fixed = (total + total.T) / 2 - np.diag(scaled.sum(axis=1))
     fixed[np.abs(fixed) < 1e-6 * np.abs(total).max(initial=0)] = 0
-    shape, rate = _gamma_laws(wall, latents)
-    prior = Prior(fixed, linear, scaled, shape, rate)
+    prior = Prior(fixed, linear, scaled, *laws)
     _require_prior(prior, jax.jit(jax.vmap(log_prior)), dtype, latents)
     return prior
 
 
-def _gamma_laws(wall: PrivateModel, latents: Latents) -> tuple[np.ndarray, np.ndarray]:
+def _gamma_laws(
+    model: Callable[..., Any], arguments: tuple[tuple, dict], latents: Latents
+) -> tuple[np.ndarray, np.ndarray]:
     """Shape and rate of every precision's prior, in order."""
     if not latents.precisions:
         return np.zeros(0), np.zeros(0)
-    args, kwargs = made_up_arguments(wall._spec.layout)
+    args, kwargs = arguments
     with handlers.block():
-        seeded = handlers.seed(wall._spec.model, random.key(0))
+        seeded = handlers.seed(model, random.key(0))
         trace = handlers.trace(seeded).get_trace(*args, **kwargs)
     found = []
     for name, shape, _ in latents.precisions:
@@ -252,7 +253,8 @@ def _gamma_laws(wall: PrivateModel, latents: Latents) -> tuple[np.ndarray, np.nd
         while isinstance(fn, dist.ExpandedDistribution | dist.Independent):
             fn = fn.base_dist
         found.append([np.broadcast_to(part, shape) for part in (fn.concentration, fn.rate)])
-    return tuple(np.concatenate([np.ravel(pair[k]) for pair in found]) for k in (0, 1))
+    shapes, rates = (np.concatenate([np.ravel(pair[k]) for pair in found]) for k in (0, 1))
+    return shapes, rates
 
 
 def _require_prior(prior: Prior, log_prior: Callable, dtype: Any, latents: Latents) -> None:
