@@ -54,8 +54,13 @@ def outline(
     *,
     data_plate: str | None,
     private_size: bool,
+    summed: bool = True,
 ) -> Outline:
-    """Read a model's arguments, find its private plate, and check it as far as a guide allows."""
+    """Read a model's arguments, find its private plate, and check it as far as a guide allows.
+
+    ``summed=False`` is for guides that take care of discrete latents themselves: the model is not
+    split, and no density of it may be used.
+    """
     layout, _ = read_arguments(model, args, kwargs)
     structure = read_structure(model, layout, init_to_uniform())
     plate, num_records = choose_plate(structure, data_plate)
@@ -69,7 +74,7 @@ def outline(
     layout.require_no_listed_data(num_records)
     own = [s for s in structure.of_kind("latent") if s.inside(plate)]
     wall = None
-    if not own and not structure.of_kind("param") and structure.of_kind("latent"):
+    if summed and not own and not structure.of_kind("param") and structure.of_kind("latent"):
         wall = private_model(model, args, kwargs, data_plate=data_plate, private_size=private_size)
     elif private_size:
         raise UnsupportedModelError(
@@ -200,9 +205,10 @@ class VariationalModel:
         (term,) = self._bound.term([*flat, *rows, *own])
         return term
 
-    def outcomes(self) -> Outcomes:
+    def outcomes(self, *, drawn: bool = True) -> Outcomes:
         """Programs of what a record might have shown; see :meth:`record_outcomes`.
 
+        :param drawn: draw outcomes from the model where they cannot be listed.
         :raises UnsupportedModelError: when that can be neither listed nor drawn.
         """
         structure = read_structure(self.model, self._layout, init_to_uniform())
@@ -214,6 +220,7 @@ class VariationalModel:
             self.num_records,
             {**self._bound.constrained, **self._bound.latents},
             private_size=self._identity[4],
+            drawn=drawn,
         )
 
     def record_outcomes(

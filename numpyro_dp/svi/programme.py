@@ -6,15 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
 from numpyro_dp.mechanisms import Touched
-
-if TYPE_CHECKING:
-    from numpyro_dp.variational import Outline
+from numpyro_dp.variational import Outline, outline
 
 __all__ = ["Phase", "Programme", "StatisticsGuide"]
 
@@ -148,6 +146,19 @@ class StatisticsGuide(ABC):
     ) -> tuple[str, ...]:
         """Sentences on what the budget resolves, from public numbers alone."""
         return ()
+
+    def outlined(
+        self,
+        model: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        data_plate: str | None,
+    ) -> Outline:
+        """The model's arguments and private plate, no value of a record being looked at.
+
+        :raises UnsupportedModelError: when the model cannot be split.
+        """
+        return outline(model, args, kwargs, data_plate=data_plate, private_size=False)
 
     @abstractmethod
     def programme(

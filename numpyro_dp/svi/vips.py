@@ -26,7 +26,7 @@ from numpyro_dp.svi.programme import Programme, StatisticsGuide
 from numpyro_dp.svi.progress import steps_bar
 from numpyro_dp.svi.releases import Releases, planned_releases
 from numpyro_dp.svi.result import DPSVIRunResult
-from numpyro_dp.variational import Outline, outline, variational_model
+from numpyro_dp.variational import Outline, variational_model
 
 __all__ = ["VIPS"]
 
@@ -218,7 +218,7 @@ class VIPS:
                 "VIPS divides by the number of records, which is private under add_remove: use "
                 "relation='zero_out', which says the same of these sums, or 'replace_one'"
             )
-        found = outline(self.model, args, kwargs, data_plate=self._data_plate, private_size=False)
+        found = self.guide.outlined(self.model, args, kwargs, self._data_plate)
         prepare(self.guide, found.layout, found.plate, found.dropped)
         rate = arguments.expected_rate(self._batch_size, self._sampling_rate, found.num_records)
         x64 = bool(jax.config.read("jax_enable_x64"))

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -134,7 +135,8 @@ class ConjugateProgramme(Programme):
 
     def params(self, state: Any) -> dict[str, Array]:
         """The family's posterior."""
-        return self._family.params(state)
+        # One program instead of dozens of small ones, each compiled by itself.
+        return jax.jit(self._family.params)(state)
 
     def target(self) -> None:
         """The engine traces model and guide, which draws from this family from now on."""

@@ -189,4 +189,4 @@ def read_model(found: Outline) -> Reading:
         Labelled(sloped, labels(sloped.out), names),
         latents,
     )
-    return Reading(found, site, seen[-1], told, read_priors(found, wall, latents))
+    return Reading(found, site, seen[-1], told, read_priors(found, wall._spec.model, latents))

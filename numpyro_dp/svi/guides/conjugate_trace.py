@@ -5,7 +5,7 @@ Distributions are told by their type, and what their parameters depend on by dea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -65,7 +65,8 @@ class Prior(NamedTuple):
     """The law of one latent site; ``params`` are constants of the site's shape.
 
     ``scales_with`` names the variance (or precision) that scales the law of a normal latent, whose
-    variance is ``ratio`` times entry ``entry`` of it.
+    variance is ``ratio`` times entry ``entry`` of it. ``rate_of`` names the latent that is the rate
+    of an inverse-gamma law.
     """
 
     kind: str
@@ -75,6 +76,7 @@ class Prior(NamedTuple):
     scales_with: str | None = None
     entry: np.ndarray | None = None
     power: int = 1
+    rate_of: str | None = None
 
 
 class Told(NamedTuple):
@@ -179,7 +181,8 @@ def _parameters(site: str, heard: Mapping[str, Any]) -> tuple[str, dict[str, Any
             f"once; {FITS}"
         )
     fn = _unwrapped(site, heard["fn"])
-    outcome = jnp.reshape(jnp.asarray(heard["value"]), -1)
+    shape = heard["fn"].shape()
+    outcome = jnp.broadcast_to(jnp.asarray(heard["value"]), shape).reshape(-1)
     if isinstance(fn, dist.MixtureSameFamily):
         return "mixture", {"outcome": outcome, **_mixture(site, fn, outcome.size)}
     if type(fn) not in _OUTCOMES:
@@ -190,14 +193,11 @@ def _parameters(site: str, heard: Mapping[str, Any]) -> tuple[str, dict[str, Any
         )
     kind, names = _OUTCOMES[type(fn)]
     event = fn.probs.shape[-1:] if kind == "categorical" else ()
-    parts = {n: _flat(getattr(fn, n), (outcome.size, *event)) for n in names}
-    return kind, {"outcome": outcome, **parts}
-
-
-def _flat(value: Any, shape: tuple[int, ...]) -> Array:
-    value = jnp.asarray(value)
-    full = np.prod(shape)
-    return (value if value.size == full else jnp.broadcast_to(value, shape)).reshape(shape)
+    parts = {n: jnp.broadcast_to(getattr(fn, n), (*shape, *event)) for n in names}
+    return kind, {
+        "outcome": outcome,
+        **{n: v.reshape((outcome.size, *event)) for n, v in parts.items()},
+    }
 
 
 def _mixture(site: str, fn: Any, size: int) -> dict[str, Any]:
@@ -234,12 +234,13 @@ def _unwrapped(site: str, fn: Any) -> Any:
 
 
 def read_priors(
-    found: Outline, wall: PrivateModel, latents: dict[str, jax.ShapeDtypeStruct]
+    found: Outline, model: Callable[..., Any], latents: dict[str, jax.ShapeDtypeStruct]
 ) -> dict[str, Prior]:
+    """The law of each latent, or a refusal by site and cause."""
     kinds: dict[str, tuple[type, int]] = {}
 
     def laws(values: dict[str, Any], arrays: list[Any], key: Array) -> dict[str, Any]:
-        body = handlers.seed(WholePlates(wall._spec.model), key)
+        body = handlers.seed(WholePlates(model), key)
         args, kwargs = found.layout.fill(arrays)
         trace = handlers.trace(handlers.substitute(body, data=values)).get_trace(*args, **kwargs)
         out = {}
@@ -288,6 +289,12 @@ def _prior(name: str, known: type, shape: tuple[int, ...], event_dim: int, told:
         params = {"loc": told.constant(name, "loc"), "ratio": root.factor}
         entry = root.index.reshape(-1)
         return Prior("Normal", shape, event_dim, params, others[0], entry, root.power)
+    others = told.reads("rate")[0] if known is dist.InverseGamma else []
+    if len(others) == 1 and told.latents[others[0]].shape == shape:
+        probe = jnp.linspace(0.3, 3.0, int(np.prod(shape))).reshape(shape)
+        if np.allclose(told.at("rate", {others[0]: probe}), probe, rtol=CLOSE):
+            constant = {"concentration": told.constant(name, "concentration")}
+            return Prior("InverseGamma", shape, event_dim, constant, rate_of=others[0])
     params = {p: told.constant(name, p) for p in _PRIORS[known]}
     if known is dist.Uniform:
         if np.any(params["low"] != 0) or np.any(params["high"] != 1):
