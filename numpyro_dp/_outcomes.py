@@ -161,8 +161,8 @@ class _OneRecord(NamedTuple):
 
         return jax.vmap(term)(outcomes)
 
-    def programs(self, values: Mapping[str, Any]) -> Outcomes:
-        """Trace and judge."""
+    def programs(self, values: Mapping[str, Any], *, drawn: bool) -> Outcomes:
+        """Trace and judge; outcomes that cannot be listed are drawn, or refused."""
         structs = [leaf.struct(1) for leaf in self.layout.arrays]
         possible: list[bool] = []
         with explained(self.plate, 1):
@@ -171,6 +171,11 @@ class _OneRecord(NamedTuple):
             return Listed(
                 self._traced(self.listed_terms, values, structs),
                 self._traced(lambda *at: self.listed(*at)[1], values, structs),
+            )
+        if not drawn:
+            raise UnsupportedModelError(
+                f"the outcomes of {quoted(self.sites)} cannot be listed: say clip='centred' for "
+                "draws of them"
             )
         with explained(self.plate, 1):
             outcomes = jax.eval_shape(self.draws, values, structs, key_struct())
@@ -206,8 +211,9 @@ def possible_outcomes(
     values: Mapping[str, Any],
     *,
     private_size: bool,
+    drawn: bool,
 ) -> Outcomes:
-    """Trace the outcomes of one record: listed where that can be, else drawn from the model.
+    """Trace the outcomes of one record: listed where that can be, else ``drawn`` from the model.
 
     Raises:
         UnsupportedModelError: where the plate has no observed site, a factor or continuous latents
@@ -226,7 +232,7 @@ def possible_outcomes(
     record = _OneRecord(
         model, layout, plate, num_records, observed, enumeration_dim(structure)
     )  # fmt: skip
-    outcomes = record.programs(dict(values))
+    outcomes = record.programs(dict(values), drawn=drawn)
     if private_size and isinstance(outcomes, Simulated):
         raise UnsupportedModelError(
             f"the outcomes of {quoted(observed)} can only be drawn, with a key from the record's "

@@ -66,7 +66,7 @@ class DPSVI(MeteredSVI):
         the outcomes that the model thinks possible for it, the clipped gradient has mean zero. A
         small ``clip_norm`` then costs no bias where the model is right. Outcomes are listed where
         there are at most 64, else 16 are drawn from the model in each step, which costs as many
-        gradients.
+        gradients. ``None``: centred where outcomes can be listed.
     :param scale: how ``AutoNormal`` and ``AutoDiagonalNormal`` get their scales: ``"curvature"``
         (from one noisy release of the likelihood's curvature at the end, which takes a tenth of
         the squared privacy loss; privacy noise drowns their gradients) or ``"gradient"``. ``None``:
@@ -134,7 +134,7 @@ class DPSVI(MeteredSVI):
         noise_multiplier: float | None = None,
         accountant: Accountant | None = None,
         data_plate: str | None = None,
-        clip: str = "plain",
+        clip: str | None = None,
         scale: str | None = None,
         curvature_clip: float | None = None,
         average: float = 0.7,
@@ -320,7 +320,7 @@ class DPSVI(MeteredSVI):
     def _bind(self, target: VariationalModel, state: SVIState, num_steps: int) -> tuple[Fit, Plan]:
         """Fix every number of a run; nothing is charged or touched."""
         held = held_scales(self.guide, target, self._settings.scale, self._private_size)
-        outcomes = target.outcomes() if self._settings.clip == "centred" else None
+        outcomes = self._settings.outcomes(target)
         params = self.optim.get_params(state.optim_state)
         require_blind(self.optim, state.optim_state, params)
         dim = sum(v.size for k, v in params.items() for v in jax.tree.leaves(v) if k not in held)
@@ -363,6 +363,6 @@ class DPSVI(MeteredSVI):
             accountant=self._accountant,
             private_size=self._private_size,
             notes=resolution_notes(self.guide, fit.held, plan, num_steps, self._settings.average),
-            clip=self._settings.clip,
+            centred=fit.outcomes is not None,
             overflow_delta=self._overflow_delta,
         )

@@ -52,15 +52,16 @@ def resolution_notes(
         trace, sd = plan.elbo.trace, plan.elbo.private_sum.noise_sd()
         notes.append(
             f"Losses sum the records' terms clipped to [{trace.lower:g}, {trace.upper:g}], with "
-            f"noise of standard deviation {sd / mechanism.sampling_rate:.3g}; more of it may be "
-            "the guide's draws."
+            f"noise of standard deviation {sd / mechanism.sampling_rate:.3g} beside what "
+            "the guide's draws add."
         )
-    noise = mechanism.noise_multiplier * mechanism.dim**0.5 / mechanism.sampling_rate
-    if isinstance(guide, _MATRICES) and noise > mechanism.num_records:
+    # A log scale's gradient comes to at most 1, in nats, whatever the number of records.
+    noise = float(mechanism.noise_sd()) / mechanism.sampling_rate / num_steps**0.5
+    if isinstance(guide, _MATRICES) and noise > 1:
         notes.append(
-            f"{type(guide).__name__} has {mechanism.dim} parameters, and the noise of a step is "
-            "longer than all records' gradients together could be: the matrix is not resolved. "
-            "AutoNormal with scale='curvature' would be."
+            f"{type(guide).__name__} learns its matrix from gradients of about 1, in which privacy "
+            f"leaves noise of {noise:.3g} over all steps: the matrix is not resolved, and the "
+            "noise in it harms the location too. Use AutoNormal with scale='curvature'."
         )
     return tuple(notes)
 
@@ -77,13 +78,13 @@ def build_report(
     accountant: Accountant,
     private_size: bool,
     notes: Sequence[str],
-    clip: str,
+    centred: bool,
     overflow_delta: float,
 ) -> PrivacyReport:
     """The report of ``charges``; every ε in it is an upper bound."""
     mechanism = plan.gradient
     full = mechanism.sampling_rate == 1
-    clipped = "model-centred and clipped" if clip == "centred" else "clipped"
+    clipped = "model-centred and clipped" if centred else "clipped"
     released = ("the parameters and the optimiser's state after every step",)
     if plan.curvature is not None:
         released += ("the noisy diagonal of the curvature, at the end",)

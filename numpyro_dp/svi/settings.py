@@ -6,10 +6,13 @@ import math
 from dataclasses import dataclass
 
 from numpyro_dp import _validate
+from numpyro_dp._outcomes import Outcomes
 from numpyro_dp.accounting import Budget, Relation
+from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms import arguments
 from numpyro_dp.svi.elbo import ElboTrace
 from numpyro_dp.svi.plan import Plan, planned
+from numpyro_dp.variational import VariationalModel
 
 __all__ = ["Settings"]
 
@@ -26,7 +29,7 @@ class Settings:
     privacy: Budget | None
     noise_multiplier: float | None
     data_plate: str | None
-    clip: str
+    clip: str | None
     scale: str | None
     curvature_clip: float | None
     average: float
@@ -45,14 +48,26 @@ class Settings:
             _validate.positive("clip_norm", self.clip_norm)
         if self.curvature_clip is not None:
             _validate.positive("curvature_clip", self.curvature_clip)
-        if self.clip not in ("plain", "centred"):
-            raise ValueError(f"clip must be 'plain' or 'centred', got {self.clip!r}")
+        if self.clip not in (None, "plain", "centred"):
+            raise ValueError(f"clip must be 'plain', 'centred' or None, got {self.clip!r}")
         if self.scale not in (None, "curvature", "gradient"):
             raise ValueError(f"scale must be 'curvature', 'gradient' or None, got {self.scale!r}")
         if not 0 <= _validate.finite_float("average", self.average) <= 1:
             raise ValueError(f"average must lie in [0, 1], got {self.average!r}")
         if self.elbo is not None and not isinstance(self.elbo, ElboTrace):
             raise ValueError(f"elbo must be a numpyro_dp.ElboTrace, got {self.elbo!r}")
+
+    def outcomes(self, target: VariationalModel) -> Outcomes | None:
+        """What a record might have shown, for the model-centred clip; ``None`` for a plain one."""
+        if self.clip == "centred":
+            return target.outcomes()
+        if self.clip == "plain" or self.clip_norm == math.inf:
+            return None
+        try:
+            return target.outcomes(drawn=False)
+        except UnsupportedModelError:
+            # Nobody asked for it, and every model that can be split has a plain clip.
+            return None
 
     def plan(
         self,

@@ -10,14 +10,31 @@ pytestmark = pytest.mark.slow
 _SCRIPT = Path(__file__).parents[2] / "examples" / "reproduce" / "vips.py"
 
 
-def test_small_mode_beats_the_majority_within_its_ledger(data_folder, capsys):
+def test_small_mode_beats_the_majority_within_its_ledger(data_folder, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(_SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("vips", _SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    script.main([str(data_folder), "--small", "--epsilon", "1"])
-    (point,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    # 1,018 test rows: a coin's AUC is .5 with a standard error of .02.
-    assert point["spent"] <= 1.0
-    assert point["auc"] > 0.75
+    script.main([str(data_folder), "--small", "--epsilon", "1", "--guide", "delta", "normal"])
+    points = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [point["guide"] for point in points] == ["delta", "normal"]
+    for point in points:
+        # 1,018 test rows: a coin's AUC is .5 with a standard error of .02.
+        assert point["spent"] <= 1.0
+        assert point["auc"] > 0.75
+
+
+def test_other_tasks_have_the_columns_that_are_said(data_folder, monkeypatch):
+    monkeypatch.syspath_prepend(_SCRIPT.parent)
+    from regression_data import TASKS
+
+    shapes = {name: TASKS[name](data_folder).x.shape for name in ("adult14", "abalone")}
+    assert shapes == {"adult14": (39073, 15), "abalone": (3341, 9)}
+    task = TASKS["readmitted_30"](data_folder)
+    assert task.x.shape == (55978, 245)
+    assert task.x.min() >= 0
+    assert task.x.max() <= 1
+    assert (task.x[:, -1] == 1).all()
+    assert 0.08 < task.y.mean() < 0.1

@@ -19,7 +19,13 @@ TRACE = ndp.ElboTrace(every=3, lower=-4.0, upper=0.0)
 
 
 def run(data, elbo=TRACE, steps=7, accountant=None, **changes):
-    settings = {"clip_norm": 1.0, "noise_multiplier": 2.0, "secure": False, **changes}
+    settings = {
+        "clip": "plain",
+        "clip_norm": 1.0,
+        "noise_multiplier": 2.0,
+        "secure": False,
+        **changes,
+    }
     svi = ndp.DPSVI(logistic, GUIDE, SGD, elbo=elbo, accountant=accountant, **settings)
     return svi.run(KEY, steps, *data, progress_bar=False)
 
@@ -43,7 +49,7 @@ def test_losses_are_calibrated_into_the_budget_and_charged_with_the_run(data):
     accountant = ndp.Accountant(ndp.Budget(1.0, 1e-5))
     half = ndp.ElboTrace(every=3, lower=-4.0, upper=0.0, share=0.5)
     svi = ndp.DPSVI(
-        logistic, GUIDE, SGD, elbo=half, clip_norm=1.0, privacy=ndp.Budget(1.0, 1e-5),
+        logistic, GUIDE, SGD, elbo=half, clip="plain", clip_norm=1.0, privacy=ndp.Budget(1.0, 1e-5),
         accountant=accountant,
     )  # fmt: skip
     result = svi.run(KEY, 7, *data, progress_bar=False)
