@@ -46,13 +46,13 @@ def gradient_kernel(constructor: Callable[..., Any], **own: Any) -> Entry:
 
 
 # Bounds that a record nearly uses up, so that neighbours part within a few steps.
-_WALK = {"step_size": 0.3, "lipschitz": 2.0, "max_move": 1.0}
+_WALK = {"step_size": 0.3, "lipschitz": 2.0, "max_move": 0.6}
 _BATCHES = {"step_size": 0.3, "lipschitz": 1.25, "max_move": 0.4, "batch_size": 400}
 
 KERNELS = {
     "DPFastMH": Entry(ndp.DPFastMH, _WALK, {"likelihood_power": None}),
     "DPFastMH mini-batch": Entry(ndp.DPFastMH, _BATCHES, {"likelihood_power": None}),
-    "DPPenaltyMH": Entry(ndp.DPPenaltyMH, {**_WALK, "noise_scale": 1.0}, {"noise_scale": None}),
+    "DPPenaltyMH": Entry(ndp.DPPenaltyMH, {**_WALK, "noise_scale": 2.0}, {"noise_scale": None}),
     "DPSGFS": gradient_kernel(ndp.DPSGFS),
     "DPSGHMC": gradient_kernel(ndp.DPSGHMC, friction=28.0),
     "DPSGLD": gradient_kernel(ndp.DPSGLD),
