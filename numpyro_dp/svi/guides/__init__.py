@@ -6,6 +6,7 @@ _HOME = {
     "ConjugateGuide": "conjugate",
     "LDAGuide": "lda",
     "PolyaGammaGuide": "polya_gamma",
+    "SigmoidBeliefNetworkGuide": "sigmoid_belief",
 }
 
 __all__ = sorted(_HOME)
