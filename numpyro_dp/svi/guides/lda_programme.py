@@ -17,7 +17,7 @@ from numpyro_dp.mechanisms import Touched
 from numpyro_dp.records import as_records, read_arguments
 from numpyro_dp.svi.guides.lda_document import in_order, mixture, word_weights
 from numpyro_dp.svi.guides.lda_model import Corpus, TopicModel
-from numpyro_dp.svi.guides.lda_shrink import shared_out
+from numpyro_dp.svi.guides.lda_shrink import frequencies, shared_out
 from numpyro_dp.svi.programme import Phase, Programme
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ _GROWTH = 1.3
 _UNIGRAM_SHARE, _UNIGRAM_CLIP = 0.1, 2.0
 # Of the median norm: a bias that costs less than the noise it saves.
 _CLIP = 0.7
-# A word's released frequency is not taken below this part of its noise.
-_FLOOR = 0.5
 # How much of a public start is overruled by the words' frequencies.
 _BACKGROUND = 0.1
 # Hoffman's online rule, as the paper uses it.
@@ -43,13 +41,17 @@ _PREPARED_AT_A_TIME = 1024
 class Known(NamedTuple):
     """What has been released, and what follows.
 
-    - **unigram**: frequencies of the words, adding to one.
+    - **seen**: noisy frequencies of the words from the first release alone.
+    - **seen_sd**: of their noise.
+    - **unigram**: frequencies of the words by all releases, adding to one.
     - **totals**: noisy, averaged counts of words in topics.
     - **variance**: of their noise.
     - **concentration**: of the Dirichlet posterior of the topics.
     - **weights**: of topics for words, as the documents read them.
     """
 
+    seen: Float[Array, " words"]
+    seen_sd: Float[Array, ""]
     unigram: Float[Array, " words"]
     totals: Float[Array, "topics words"]
     variance: Float[Array, ""]
@@ -115,7 +117,8 @@ class Topics(Programme):
         drawn = random.exponential(key, (topics, words))
         zeros = jnp.zeros((topics, words))
         even = jnp.full(words, 1 / words)
-        return Known(even, zeros, jnp.zeros(()), self._prior() + drawn, drawn.T)
+        zero = jnp.zeros(())
+        return Known(even, zero, even, zeros, zero, self._prior() + drawn, drawn.T)
 
     def statistic(self, phase: int, state: Known, record: Sequence[Array]) -> Touched:
         """Roots of a document's word counts, shared out among the topics after the first phase."""
@@ -145,14 +148,32 @@ class Topics(Programme):
         rho = jnp.where(step == 0, 1.0, self.choice.averaging)
         totals = (1 - rho) * state.totals + rho * noisy
         variance = (1 - rho) ** 2 * state.variance + (rho * sd) ** 2
-        shared = shared_out(self.choice.shrinkage, totals, jnp.sqrt(variance), state.unigram)
+        unigram = self._frequencies(state, totals, variance)
+        shared = shared_out(self.choice.shrinkage, totals, jnp.sqrt(variance), unigram)
         concentration = self._prior() + shared
-        weights = word_weights(concentration)
-        return Known(state.unigram, totals, variance, concentration, weights)
+        return state._replace(
+            unigram=unigram,
+            totals=totals,
+            variance=variance,
+            concentration=concentration,
+            weights=word_weights(concentration),
+        )
+
+    def _frequencies(self, state: Known, totals: Array, variance: Array) -> Float[Array, " words"]:
+        """Frequencies by the first release and by the words' sums over topics, by precision."""
+        rows = totals.sum(0)
+        total = jnp.maximum(rows.sum(), 1.0)
+        row_sd = jnp.sqrt(variance * len(totals)) / total
+        both = jnp.square(state.seen_sd) + jnp.square(row_sd)
+        part = jnp.where(both > 0, jnp.square(row_sd) / jnp.where(both > 0, both, 1), 0.5)
+        noisy = part * state.seen + (1 - part) * rows / total
+        sd = jnp.where(both > 0, state.seen_sd * row_sd / jnp.sqrt(jnp.maximum(both, 1e-30)), 0)
+        return frequencies(noisy, sd)
 
     def _begin(self, state: Known, released: Array, sd: Array) -> Known:
-        kept = jnp.maximum(released, _FLOOR * sd)
-        unigram = kept / jnp.maximum(kept.sum(), 1e-12)
+        total = jnp.maximum(released.sum(), 1.0)
+        seen, seen_sd = released / total, sd / total
+        unigram = frequencies(seen, seen_sd)
         if self.choice.init_topics is None:
             topics = state.weights.T * unigram
         else:
@@ -161,7 +182,11 @@ class Topics(Programme):
         topics = topics / jnp.maximum(topics.sum(1, keepdims=True), 1e-12)
         peak = jnp.maximum(topics.max(0), 1e-30)
         return state._replace(
-            unigram=unigram, concentration=self._prior() + topics, weights=(topics / peak).T
+            seen=seen,
+            seen_sd=seen_sd,
+            unigram=unigram,
+            concentration=self._prior() + topics,
+            weights=(topics / peak).T,
         )
 
     def _prior(self) -> Float[Array, "topics words"]:

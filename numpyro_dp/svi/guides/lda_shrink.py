@@ -7,10 +7,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-__all__ = ["SHRINKAGES", "shared_out"]
+__all__ = ["SHRINKAGES", "frequencies", "shared_out"]
 
 # Which part of a word's occurrences may belong to one topic.
 _SHARES = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, 40)]).astype(np.float32)
+# Frequencies of words that are told apart, from this part of the noise upwards.
+_FREQUENCIES, _LEAST = 60, 0.05
 _ITERATIONS = 30
 
 Table = Float[Array, "topics words"]
@@ -39,6 +41,17 @@ def _posterior_mean(
     shares = jnp.asarray(_SHARES)
     sd = jnp.maximum(noise_sd, 1e-6)
     miss = (noisy[..., None] - per_word[:, None] * shares) / sd
+    mean = (_posterior(miss) * shares).sum(-1) * per_word
+    return jnp.where(noise_sd > 0, mean, jnp.maximum(noisy, 0))
+
+
+def _posterior(
+    miss: Float[Array, "rows words values"],
+) -> Float[Array, "rows words values"]:
+    """Weights of candidate values, under the prior that makes a row of misses most likely.
+
+    :param miss: of each observation by each candidate, in standard deviations of the noise.
+    """
     log_likelihood = -0.5 * jnp.square(miss)
     likelihood = jnp.exp(log_likelihood - log_likelihood.max(-1, keepdims=True))
 
@@ -46,10 +59,25 @@ def _posterior_mean(
         joint = likelihood * prior[:, None]
         return joint / joint.sum(-1, keepdims=True)
 
-    start = jnp.full((noisy.shape[0], len(_SHARES)), 1 / len(_SHARES), noisy.dtype)
-    prior = lax.fori_loop(0, _ITERATIONS, lambda _, p: posterior(p).mean(1), start)
-    mean = (posterior(prior) * shares).sum(-1) * per_word
-    return jnp.where(noise_sd > 0, mean, jnp.maximum(noisy, 0))
+    rows, _, values = miss.shape
+    start = jnp.full((rows, values), 1 / values, miss.dtype)
+    return posterior(lax.fori_loop(0, _ITERATIONS, lambda _, p: posterior(p).mean(1), start))
+
+
+def frequencies(
+    noisy: Float[Array, " words"], noise_sd: Float[Array, ""]
+) -> Float[Array, " words"]:
+    """Word frequencies, adding to one, from noisy ones: posterior means under a fitted prior.
+
+    :param noisy: unbiased estimates of them.
+    :param noise_sd: standard deviation of their noise; 0 where privacy is off.
+    """
+    sd = jnp.maximum(noise_sd, 1e-12)
+    ends = jnp.log(_LEAST * sd), jnp.log(jnp.maximum(noisy.max(), sd))
+    values = jnp.exp(jnp.linspace(*ends, _FREQUENCIES))
+    mean = (_posterior(((noisy[:, None] - values) / sd)[None])[0] * values).sum(-1)
+    kept = jnp.where(noise_sd > 0, mean, jnp.maximum(noisy, 0))
+    return kept / jnp.maximum(kept.sum(), 1e-12)
 
 
 SHRINKAGES = {"posterior_mean": _posterior_mean, "wiener": _wiener, "zero": _zero}
@@ -66,8 +94,7 @@ def shared_out(
     :param kind: a key of ``SHRINKAGES``.
     :param noisy: released counts.
     :param noise_sd: standard deviation of their noise; 0 where privacy is off.
-    :param unigram: frequencies of the words, adding to one; they are far better known than the
-        sum of a word's noisy counts.
+    :param unigram: frequencies of the words, adding to one.
     """
     total = jnp.maximum(noisy.sum(), 1.0)
     per_word = total * unigram
