@@ -19,6 +19,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,6 +81,18 @@ def shares(epsilon: float) -> tuple[float, ndp.Budget]:
     return 1 / (whole * math.sqrt(CENTRING)), ndp.Budget(left, DELTA)
 
 
+@lru_cache
+def guide_and_optimiser(kind: str, step_size: float) -> tuple[object, object]:
+    """One pair for all seeds, so that they share what is compiled."""
+    start = init_to_uniform(radius=0.01)
+    guide = (
+        AutoDelta(model, init_loc_fn=start)
+        if kind == "delta"
+        else AutoNormal(model, init_loc_fn=start, init_scale=0.02)
+    )
+    return guide, numpyro.optim.optax_to_numpyro(optax.sgd(step_size, momentum=0.9))
+
+
 def run(name: str, task: Task, epsilon: float, kind: str, seed: int) -> dict[str, object]:
     """One private fit; every charge goes to one ledger of (ε, δ)."""
     key = jax.random.key(seed)
@@ -88,18 +101,12 @@ def run(name: str, task: Task, epsilon: float, kind: str, seed: int) -> dict[str
     centred = ndp.PrivateCentre(
         row_norm=task.row_norm, intercept=-1, noise_multiplier=centring, accountant=accountant
     ).run(key, task.x)
-    start = init_to_uniform(radius=0.01)
-    guide = (
-        AutoDelta(model, init_loc_fn=start)
-        if kind == "delta"
-        else AutoNormal(model, init_loc_fn=start, init_scale=0.02)
-    )
     chosen = next(found for most, found in SETTINGS[name].items() if epsilon <= most)
-    step_size = chosen.step_size / (chosen.clip_norm * len(task.x))
+    guide, optim = guide_and_optimiser(kind, chosen.step_size / (chosen.clip_norm * len(task.x)))
     svi = ndp.DPSVI(
         model,
         guide,
-        optax.sgd(step_size, momentum=0.9),
+        optim,
         clip_norm=chosen.clip_norm,
         clip=chosen.clip,
         privacy=left,
