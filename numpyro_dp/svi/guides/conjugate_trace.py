@@ -56,8 +56,7 @@ _OUTCOMES: Mapping[type, tuple[str, tuple[str, ...]]] = {
     dist.Poisson: ("poisson", ("rate",)),
     dist.Normal: ("normal", ("loc", "scale")),
 }
-# Made-up values of a latent, as a spread and a shift of its logarithm, and how close is equal.
-_PROBES = ((0.5, 0.3), (1.1, -0.7), (0.2, 1.4))
+# How close is equal, at made-up values.
 CLOSE = 1e-3
 
 
@@ -329,19 +328,19 @@ def root_of(told: Told, name: str, latent: str) -> Root | None:
         return 2 * jnp.log(scale).reshape(-1)
 
     size = int(np.prod(struct.shape))
-    spread = np.linspace(-1, 1, size)
-    probes = [jnp.asarray(a * spread + b, struct.dtype) for a, b in _PROBES]
-    slopes = [np.asarray(jax.jacfwd(log_square)(u)) for u in probes]
-    rests = [
-        np.asarray(log_square(u) - s @ np.asarray(u)) for u, s in zip(probes, slopes, strict=True)
-    ]
-    whole, shape = np.rint(slopes[0]), told.shape(name)
-    steady = all(np.allclose(s, whole, atol=CLOSE) for s in slopes)
-    steady &= all(np.allclose(r, rests[0], atol=CLOSE) for r in rests)
-    powers = np.unique(whole[whole != 0])
-    if not steady or len(powers) != 1 or abs(powers[0]) != 1:
+    code = 1 + np.arange(size) / size
+    shifts = (0.0, 1.0, -0.7)
+    base = np.linspace(-0.5, 0.9, size)
+    logarithms = [base + shift * code for shift in shifts]
+    seen = [np.asarray(log_square(jnp.asarray(u, struct.dtype)), float) for u in logarithms]
+    # Every entry moves by a step of its own, which tells entry and power; the third probe judges.
+    moved = seen[1] - seen[0]
+    index = np.clip(np.rint((np.abs(moved) - 1) * size), 0, size - 1).astype(int)
+    powers = np.unique(np.sign(moved))
+    if len(powers) != 1 or powers[0] == 0 or not np.isfinite(moved).all():
         return None
-    if (np.count_nonzero(whole, axis=1) != 1).any():
+    rests = [s - powers[0] * u[index] for s, u in zip(seen, logarithms, strict=True)]
+    if not all(np.allclose(rest, rests[0], atol=CLOSE) for rest in rests):
         return None
-    index = np.abs(whole).argmax(axis=1).reshape(shape)
-    return Root(np.exp(rests[0]).reshape(shape), index, int(powers[0]))
+    shape = told.shape(name)
+    return Root(np.exp(rests[0]).reshape(shape), index.reshape(shape), int(powers[0]))
