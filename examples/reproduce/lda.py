@@ -306,7 +306,8 @@ def run(folder: Path, task: Task, arm: str, options: argparse.Namespace, seed: i
         "topics": options.topics,
         "documents": len(task.train.ids),
         "seed": seed,
-        "epsilon": result.privacy.epsilon if task.noise_factor == 1 else None,
+        # By exact accounting; without meaning where the noise was divided or left out.
+        "epsilon": result.privacy.epsilon if task.noise_factor == 1 and arm != "none" else None,
         "perplexity": round(perplexity(topics, task), 1),
     }
     if arm != "paper":

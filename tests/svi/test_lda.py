@@ -1,7 +1,10 @@
 """Topics of private documents: right without noise, charged, and each document by itself."""
 
+import importlib.util
+import json
 import math
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -305,11 +308,11 @@ def test_forecast_says_how_many_topics_and_which_schedule():
     guide = ndp.guides.LDAGuide(counted, document_length=15)
     many = np.tile(corpus(), (200, 1))
     few = ndp.VIPS(counted, guide, privacy=ndp.Budget(0.5, 1e-5)).forecast(None, corpus())
-    assert "about 1 topics" in few
+    assert "with 1 of them" in few
     assert "growth" in few
     enough = ndp.VIPS(counted, guide, privacy=ndp.Budget(2.0, 1e-5)).forecast(None, many)
     assert "flat" in enough
-    assert "told from noise" in enough
+    assert "tell topics apart" in enough
 
 
 # --- what it refuses -----------------------------------------------------------------------------
@@ -398,29 +401,31 @@ def test_a_run_that_cannot_be_costs_nothing(start, steps, words):
 
 # --- an attack -----------------------------------------------------------------------------------
 
-RUNS, DELTA = 40_000, 1e-5
+RUNS, DELTA = 20_000, 1e-5
 
 
 def endings(documents, seed):
-    """The totals of one word after three releases, over many runs."""
-    guide = ndp.guides.LDAGuide(counted, document_length=15, schedule="flat", averaging=0.5)
+    """Noisy counts of one word, both rounds added, over many runs; the law has no other part.
+
+    At 95 % confidence a sound mechanism fails the comparison below once in twenty seeds at most;
+    this seed is fixed.
+    """
+    guide = ndp.guides.LDAGuide(
+        counted, document_length=15, schedule="flat", averaging=0.5, shrinkage="zero"
+    )
     vips = ndp.VIPS(counted, guide, noise_multiplier=2.0)
     programme, plan, _ = vips._bind(3, (documents,), {})
     state = programme.start(random.key(0))
     records = programme.prepared(programme.records((documents,), {}))
 
     def one(key):
-        known = state
-        # The attacker adds up what shows the document best: its one word, everywhere.
-        seen = 0.0
-        for step, phase in enumerate((0, 1, 1)):
-            sub = random.fold_in(key, step)
-            known = _release(
-                programme, plan.sums[phase], phase, known, sub, list(records), max(step - 1, 0)
-            )
-            best = known.unigram[0] * 0 if phase == 0 else known.totals[:, 0].sum()
-            seen = seen + best
-        return seen
+        known, shown = state, []
+        for number, (phase, step) in enumerate(((0, 0), (1, 0), (1, 1))):
+            each, sub = plan.sums[phase], random.fold_in(key, number)
+            known = _release(programme, each, phase, known, sub, list(records), jnp.int32(step))
+            shown.append(known.totals[:, 0].sum())
+        # What the document's one word gained in each of the two rounds.
+        return shown[1] + 2 * (shown[2] - 0.5 * shown[1])
 
     keys = random.split(seeded_key(random.key(seed)), RUNS)
     ends = jax.jit(lambda keys: lax.map(one, keys, batch_size=500))(keys)
@@ -437,7 +442,7 @@ def proved():
 @pytest.mark.slow
 def test_the_attack_stays_below_what_is_charged():
     epsilon, charged = proved()
-    assert 0.15 * charged < epsilon <= charged
+    assert 0.1 * charged < epsilon <= charged
 
 
 @pytest.mark.slow
@@ -446,3 +451,25 @@ def test_half_the_noise_is_proved(monkeypatch):
     monkeypatch.setattr(mechanism, "floor_noise", lambda *a: honest(*a) // 4)
     epsilon, charged = proved()
     assert epsilon > charged
+
+
+# --- the reproduction ----------------------------------------------------------------------------
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "reproduce" / "lda.py"
+
+
+@pytest.mark.slow
+def test_the_reproduction_runs_in_its_small_mode(data_folder, capsys):
+    spec = importlib.util.spec_from_file_location("lda", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.main([str(data_folder), "--small", "--words", "--arms", "none", "pld", "strong"])
+    none, pld, strong = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    # 700 documents: the topics are learnt without noise, and drown in it.
+    assert none["perplexity"] < 2400 < pld["perplexity"]
+    assert none["epsilon"] is None
+    assert strong["epsilon"] < 0.6 * pld["epsilon"]
+    assert 2.4 < pld["epsilon"] <= 2.44
+    assert len(pld["words"]) == 5

@@ -95,10 +95,9 @@ class LDAGuide(StatisticsGuide):
     mixtures and likelihoods of single documents are not.
 
     **References.** Park, Foulds, Chaudhuri, Welling, *Variational Bayes in Private Settings (VIPS)*
-    (JAIR 2020), section 5, for ``schedule="paper"`` (without its moments bound, which under-counts
-    nothing here: one statistic a round); Blei, Ng, Jordan, *Latent Dirichlet Allocation* (JMLR
-    2003) for the documents' steps; Efron, *Tweedie's formula and selection bias* (JASA 2011) for
-    the kind of shrinkage.
+    (JAIR 2020), the section on latent Dirichlet allocation, for ``schedule="paper"``; Blei, Ng,
+    Jordan, *Latent Dirichlet Allocation* (JMLR 2003) for the documents' steps; Efron, *Tweedie's
+    formula and selection bias* (JASA 2011) for the kind of shrinkage.
 
     **Example**
 
@@ -111,10 +110,12 @@ class LDAGuide(StatisticsGuide):
     ...         words = dist.Multinomial(counts.sum(-1), theta @ topics)
     ...         numpyro.sample("words", words, obs=counts)
     >>> counts = np.repeat([[4, 4, 4, 0, 0, 0], [0, 0, 0, 4, 4, 4]], 500, axis=0)
-    >>> vips = ndp.VIPS(model, ndp.guides.LDAGuide(model, document_length=12),
-    ...                 privacy=ndp.Budget(1.0, 1e-5))
-    >>> result = vips.run(jax.random.key(0), 11, counts, progress_bar=False)
-    >>> result.params["topics_concentration"].shape
+    >>> guide = ndp.guides.LDAGuide(model, document_length=12)
+    >>> vips = ndp.VIPS(model, guide, noise_multiplier=8.0)
+    >>> print(vips.forecast(11, counts).splitlines()[2])
+      topic counts: 10 x 12 numbers, noise 8.04 x the bound on a record
+    >>> result = vips.run(jax.random.key(0), 11, counts)  # doctest: +SKIP
+    >>> result.params["topics_concentration"].shape  # doctest: +SKIP
     (2, 6)
     """
 
@@ -174,13 +175,13 @@ class LDAGuide(StatisticsGuide):
         wanted = max(1, math.floor(read.num_topics * min(resolved, 1e6)))
         schedule = self.settled(found, num_steps, signal).choice.schedule
         advice = (
-            f"about {wanted} topics would have a count of the size of its noise"
+            f"with {wanted} of them it would be about as large"
             if resolved < 1
-            else "every topic can be told from noise"
+            else "enough to tell topics apart"
         )
         return (
-            f"  a word's expected count in a topic is {resolved:.2g} x its noise, over all rounds: "
-            f"{advice} (schedule: {schedule})",
+            f"  a word's expected count in one of {read.num_topics} topics is {resolved:.2g} x its "
+            f"noise in a round: {advice} (schedule: {schedule})",
         )
 
     def _resolved(

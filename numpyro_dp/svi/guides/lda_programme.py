@@ -83,6 +83,7 @@ class Topics(Programme):
         self.touched = min(self.choice.max_words, read.width)
         self.phases = self._phases(rounds, clip_norm)
         self.notes = self._notes(rounds)
+        self._arranged = jax.jit(self._arrange)
 
     def _phases(self, rounds: int, clip_norm: float | None) -> tuple[Phase, ...]:
         norm = math.sqrt(self.choice.document_length)
@@ -114,10 +115,10 @@ class Topics(Programme):
     def start(self, key: Array) -> Known:
         """Random topics, to be bent to the word frequencies once these are known."""
         topics, words = self.read.topics_prior.shape
-        drawn = random.exponential(key, (topics, words))
-        zeros = jnp.zeros((topics, words))
-        even = jnp.full(words, 1 / words)
-        zero = jnp.zeros(())
+        drawn = random.exponential(key, (topics, words), jnp.float32)
+        zeros = jnp.zeros((topics, words), jnp.float32)
+        even = jnp.full(words, 1 / words, jnp.float32)
+        zero = jnp.zeros((), jnp.float32)
         return Known(even, zero, even, zeros, zero, self._prior() + drawn, drawn.T)
 
     def statistic(self, phase: int, state: Known, record: Sequence[Array]) -> Touched:
@@ -206,13 +207,14 @@ class Topics(Programme):
 
     def prepared(self, records: Sequence[Array]) -> list[Array]:
         """Word numbers and counts of each document, distinct and in order, ``touched`` places."""
+        return list(self._arranged(list(records)))
 
-        def one(record: list[Array]) -> list[Array]:
+    def _arrange(self, records: list[Array]) -> Corpus:
+        def one(record: list[Array]) -> Corpus:
             document = self.read.document([leaf[None] for leaf in record])
-            return list(in_order(document, self.read.num_words, self.touched))
+            return in_order(document, self.read.num_words, self.touched)
 
-        each = jax.jit(lambda rows: lax.map(one, rows, batch_size=_PREPARED_AT_A_TIME))
-        return each(list(records))
+        return lax.map(one, records, batch_size=_PREPARED_AT_A_TIME)
 
     def target(self) -> TopicsLaw:
         """Topics alone: a document's mixture belongs to the document."""
@@ -235,7 +237,9 @@ class PaperTopics(Topics):
     def start(self, key: Array) -> Known:
         """Entries near one, as in Hoffman's online algorithm."""
         state = super().start(key)
-        drawn = jnp.exp(_PAPER_SPREAD * random.normal(key, self.read.topics_prior.shape))
+        drawn = jnp.exp(
+            _PAPER_SPREAD * random.normal(key, self.read.topics_prior.shape, jnp.float32)
+        )
         return state._replace(totals=drawn, concentration=drawn, weights=word_weights(drawn))
 
     def _counted(self, counts: Array) -> Array:
