@@ -34,8 +34,8 @@ class ElboTrace:
     interval's middle: sensitivity half its length under zero-out and the whole of it under
     replace-one. Under add/remove, where the middle cannot be added back for an unknown number of
     records, nothing is subtracted, and the sensitivity is the larger of ``|lower|`` and
-    ``|upper|``. A term that is not a number counts as the middle. The releases are part of the run's
-    event, charged before the records are touched.
+    ``|upper|``. A term that is not a number counts as the middle. The releases are part of the
+    run's event, charged before the records are touched.
 
     **References.** privacy.md section 12, held-out scores, applied to the training records.
 
