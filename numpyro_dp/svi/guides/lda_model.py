@@ -80,7 +80,7 @@ class TopicModel:
 
     def document(self, record: Sequence[Array]) -> Corpus:
         """The words of one record, by running the model on that record alone."""
-        sites = _one_record(self.model, self.found, record, jax.random.key(0))
+        sites = _one_record(self.model, self.found, record, seed=0)
         ids, counts = words_of(sites[self.words])
         return Corpus(ids.reshape(-1), counts.reshape(-1))
 
@@ -97,7 +97,7 @@ def read_topic_model(model: Callable[..., Any], found: Outline) -> TopicModel:
         rows = [jnp.full((1, *leaf.shape[1:]), filling, leaf.dtype) for leaf in found.layout.arrays]
         # Under a caller's trace these are constants all the same.
         with explained(found.plate), jax.ensure_compile_time_eval():
-            sites = _one_record(model, found, rows, jax.random.key(seed))
+            sites = _one_record(model, found, rows, seed)
             tries.append(_read(sites, topics, theta, words))
     first, second = tries
     for name, one, other in (
@@ -168,12 +168,21 @@ def _names(structure: Structure, plate: str) -> tuple[str, str, str]:
 
 
 def _one_record(
-    model: Callable[..., Any], found: Outline, record: Sequence[Array], key: Array
+    model: Callable[..., Any], found: Outline, record: Sequence[Array], seed: int
 ) -> dict[str, dict[str, Any]]:
-    """All sample sites of the model run on one record, its latents drawn from their priors."""
+    """All sample sites of the model run on one record, its latents arbitrary probabilities."""
+    draw = np.random.default_rng(seed)
+
+    def arbitrary(message: Mapping[str, Any]) -> np.ndarray | None:
+        if message["type"] != "sample" or message["is_observed"]:
+            return None
+        drawn = draw.exponential(size=message["fn"].shape()).astype(np.float32)
+        return drawn / drawn.sum(-1, keepdims=True)
+
+    filled = handlers.substitute(model, substitute_fn=arbitrary)
     with handlers.block(), handlers.trace() as sites:
         arguments = found.layout.fill(list(record))
-        row_sites(model, found.plate, found.num_records, {}, arguments, key, 1)
+        row_sites(filled, found.plate, found.num_records, {}, arguments, jax.random.key(0), 1)
     return {name: site for name, site in sites.items() if site["type"] == "sample"}
 
 
