@@ -378,6 +378,61 @@ def test_other_models_are_refused_by_site(model, words):
         vips.run(random.key(0), 5, corpus(), progress_bar=False)
 
 
+@jax.custom_batching.custom_vmap
+def shared(counts):
+    return counts
+
+
+@shared.def_vmap
+def _(size, batched, counts):
+    return counts + counts.sum(0), True
+
+
+OTHERS = jnp.asarray(corpus())
+
+
+def peeking(seen=lambda counts: counts, prior=lambda: ETA):
+    """The model, with words that may have been looked at together."""
+
+    def model(counts):
+        law = dist.Dirichlet(jnp.full((K, V), prior()))
+        topics = numpyro.sample("topics", law.to_event(1))
+        with numpyro.plate("documents", len(counts)):
+            theta = numpyro.sample("theta", dist.Dirichlet(jnp.full(K, ALPHA)))
+            words = dist.Multinomial(counts.sum(-1), theta @ topics)
+            numpyro.sample("words", words, obs=seen(counts))
+
+    return model
+
+
+def printed(counts):
+    jax.debug.print("{}", counts)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (peeking(shared), "custom_vmap"),
+        (
+            peeking(lambda c: jax.pure_callback(lambda x: x, c, c, vmap_method="expand_dims")),
+            "callback",
+        ),
+        (peeking(printed), "debug"),
+        (peeking(lambda c: c + OTHERS.sum(0)), "closes over an array"),
+        (peeking(prior=lambda: ETA + OTHERS.mean()), "closes over an array"),
+    ],
+    ids=["custom_vmap", "callback", "print", "closure", "prior of a closure"],
+)
+def test_a_model_that_could_see_other_documents_is_refused(model, words):
+    guide = ndp.guides.LDAGuide(model, document_length=15)
+    accountant = ndp.Accountant(ndp.Budget(2.0, 1e-5))
+    vips = ndp.VIPS(model, guide, privacy=ndp.Budget(1.0, 1e-5), accountant=accountant)
+    with pytest.raises(ndp.UnsupportedModelError, match=words):
+        vips.run(random.key(0), 5, corpus(), progress_bar=False)
+    assert not accountant.entries
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -21,6 +21,8 @@ from numpyro.distributions.discrete import (
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp._plate import row_sites
+from numpyro_dp._programs import require_no_closure, require_one_record
+from numpyro_dp._prune import Pruned, prune, trace_program
 from numpyro_dp._structure import Structure, explained, read_structure
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.variational import Outline
@@ -57,6 +59,7 @@ class TopicModel:
     :param topics_prior: concentration of the topics' prior, shape (K, V).
     :param theta_prior: concentration of a document's prior, shape (K,).
     :param width: numbers in a document: places for tokens, or words in the vocabulary.
+    :param reader: from one record's arrays to its words, judged like a record's term.
     """
 
     model: Callable[..., Any]
@@ -67,6 +70,7 @@ class TopicModel:
     topics_prior: np.ndarray
     theta_prior: np.ndarray
     width: int
+    reader: Pruned
 
     @property
     def num_topics(self) -> int:
@@ -79,9 +83,8 @@ class TopicModel:
         return self.topics_prior.shape[1]
 
     def document(self, record: Sequence[Array]) -> Corpus:
-        """The words of one record, by running the model on that record alone."""
-        sites = _one_record(self.model, self.found, record, seed=0)
-        ids, counts = words_of(sites[self.words])
+        """The words of one record, a function of that record alone."""
+        ids, counts = self.reader(record)
         return Corpus(ids.reshape(-1), counts.reshape(-1))
 
 
@@ -117,7 +120,24 @@ def read_topic_model(model: Callable[..., Any], found: Outline) -> TopicModel:
         first.topics_prior,
         first.theta_prior,
         first.width,
+        _reader(model, found, (topics, theta, words)),
     )
+
+
+def _reader(model: Callable[..., Any], found: Outline, names: tuple[str, str, str]) -> Pruned:
+    """The program of one document's words; nothing that sees other documents may be in it."""
+
+    def read(arrays: list[Any]) -> tuple[Corpus, list[Any]]:
+        sites = _one_record(model, found, arrays, seed=0)
+        *laws, words = (sites[name] for name in names)
+        return words_of(words), [_law(law).concentration for law in laws]
+
+    with explained(found.plate):
+        program = trace_program(read, [leaf.struct(1) for leaf in found.layout.arrays])
+    require_no_closure(prune(program, [True] * 4), found.layout, found.num_records)
+    reader = prune(program, [True, True, False, False])
+    require_one_record(reader)
+    return reader
 
 
 def words_of(site: Mapping[str, Any]) -> Corpus:
@@ -197,7 +217,7 @@ def _read(sites: Mapping[str, Any], topics: str, theta: str, words: str) -> _Rea
             f"document, where (K, V) and (K,) are needed. {_FITS}"
         )
     site = sites[words]
-    fn, _ = _unwrapped(site["fn"], jnp.ones(site["fn"].batch_shape))
+    fn = _law(site)
     if not isinstance(
         fn, (MultinomialProbs, MultinomialLogits, CategoricalProbs, CategoricalLogits)
     ):
@@ -216,11 +236,16 @@ def _read(sites: Mapping[str, Any], topics: str, theta: str, words: str) -> _Rea
 
 def _dirichlet(site: Mapping[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
     """Value and concentration of a Dirichlet site, both of the value's shape."""
-    fn, _ = _unwrapped(site["fn"], jnp.ones(site["fn"].batch_shape))
+    fn = _law(site)
     if not isinstance(fn, dist.Dirichlet):
         raise UnsupportedModelError(f"site `{name}` is {type(fn).__name__}, not Dirichlet. {_FITS}")
     value = np.asarray(site["value"])
     return value, np.broadcast_to(np.asarray(fn.concentration, np.float32), value.shape)
+
+
+def _law(site: Mapping[str, Any]) -> Any:
+    """The distribution of a site, without what weights or reshapes it."""
+    return _unwrapped(site["fn"], jnp.ones(site["fn"].batch_shape))[0]
 
 
 def _unwrapped(fn: Any, weight: Array) -> tuple[Any, Array]:
