@@ -40,7 +40,7 @@ import numpyro_dp as ndp
 
 EPSILON, DELTA, ALPHA = 2.44, 1e-4, 0.1
 PLACES, MEAN_LENGTH = 256, 82
-SEED_OF_CORPUS = 20
+SEED_OF_CORPUS, GENERATOR_PLACES = 20, 96
 
 
 class Documents(NamedTuple):
@@ -98,7 +98,8 @@ def newsgroups(folder: Path) -> Task:
 def generated(folder: Path, num_documents: int, num_topics: int, noise_factor: float) -> Task:
     """Documents of a model fitted to 20 Newsgroups; the generator is remade at every run."""
     real = newsgroups(folder)
-    topics = fitted(real.train, num_topics, len(real.vocabulary), seed=SEED_OF_CORPUS, rounds=30)
+    most = Documents(*(array[:, :GENERATOR_PLACES] for array in real.train))
+    topics = fitted(most, num_topics, len(real.vocabulary), SEED_OF_CORPUS, rounds=15, inner=8)
     draw = np.random.default_rng(SEED_OF_CORPUS)
     train = drawn(draw, topics, num_documents)
     halves = [drawn(draw, topics, 2_000, mixtures) for mixtures in _twice(draw, num_topics)]
@@ -149,7 +150,12 @@ def drawn(
 
 
 def fitted(
-    documents: Documents, num_topics: int, num_words: int, seed: int, rounds: int
+    documents: Documents,
+    num_topics: int,
+    num_words: int,
+    seed: int,
+    rounds: int,
+    inner: int = 15,
 ) -> np.ndarray:
     """Topics by plain expectation maximisation, for public documents."""
     draw = np.random.default_rng(seed)
@@ -168,7 +174,7 @@ def fitted(
                 share = ALPHA + share * ((often / jnp.maximum(own @ share, 1e-30)) @ own)
                 return share / share.sum()
 
-            share = jax.lax.fori_loop(0, 15, step, jnp.full(num_topics, 1 / num_topics))
+            share = jax.lax.fori_loop(0, inner, step, jnp.full(num_topics, 1 / num_topics))
             joint = own * share
             joint *= (often / jnp.maximum(joint.sum(1), 1e-30))[:, None]
             return jnp.zeros((num_words, num_topics)).at[words].add(joint, mode="drop")
