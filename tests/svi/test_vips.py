@@ -4,6 +4,7 @@ import contextlib
 import io
 import math
 import pickle
+import re
 from functools import partial
 
 import jax
@@ -277,7 +278,8 @@ def surfaces(y):
         if k not in ("created_at", "ledger", "versions")
     }
     found |= {f".privacy.{name}": repr(value).encode() for name, value in report.items()}
-    bar = [part.split("ε")[-1] for part in err.getvalue().split("\r") if "ε" in part]
+    # How often it is drawn, and the rate it shows, are clock readings.
+    bar = sorted(set(re.findall(r"ε=\S+ of \S+ charged", err.getvalue())))
     assert bar, "no bar"
     return found | {".printed": out.getvalue().encode(), ".bar": repr(bar).encode()}, err.getvalue()
 
