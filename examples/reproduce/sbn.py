@@ -63,7 +63,8 @@ def model(units: int):
         base = numpyro.sample("base", dist.Normal(0, 1).expand([units]).to_event(1))
         with numpyro.plate("images", x.shape[0]):
             z = numpyro.sample("z", dist.Bernoulli(logits=base).expand([units]).to_event(1))
-            numpyro.sample("x", dist.Bernoulli(logits=z @ w.T + bias).to_event(1), obs=x)
+            logits = jnp.asarray(z) @ jnp.asarray(w).T + bias
+            numpyro.sample("x", dist.Bernoulli(logits=logits).to_event(1), obs=x)
 
     return network
 

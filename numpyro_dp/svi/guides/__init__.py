@@ -1,6 +1,15 @@
 """Guides of :class:`~numpyro_dp.VIPS`: each knows its expected statistics and their bounds."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from numpyro_dp.svi.guides.conjugate import ConjugateGuide as ConjugateGuide
+    from numpyro_dp.svi.guides.lda import LDAGuide as LDAGuide
+    from numpyro_dp.svi.guides.polya_gamma import PolyaGammaGuide as PolyaGammaGuide
+    from numpyro_dp.svi.guides.sigmoid_belief import (
+        SigmoidBeliefNetworkGuide as SigmoidBeliefNetworkGuide,
+    )
 
 _HOME = {
     "ConjugateGuide": "conjugate",
