@@ -64,9 +64,9 @@ class LDAGuide(StatisticsGuide):
     with ``Predictive`` at public documents through the guide, which finds their ``theta``.
 
     A release is a noisy table of expected counts of words in topics. Word frequencies are released
-    once, with a tenth of the budget (the rounds add to them later); then come rounds in which every document, from its own words
-    and released topics alone, is shared out among the topics. Counts enter by their roots (a word
-    said often says little more), which noise and clipping disturb less.
+    once, with a tenth of the budget (the rounds add to them later); then come rounds in which every
+    document, from its own words and released topics alone, is shared out among the topics. Counts
+    enter by their roots (a repeated word says little more), which clipping and noise disturb less.
 
     :param model: the NumPyro model.
     :param document_length: public guess of the median number of words of a document. Roots of
