@@ -39,7 +39,8 @@ class ObjectivePerturbation(PerturbationEstimator):
 
     Logistic regression on Adult (32,561 records, 109 columns, rows scaled to norm 1), mean held-out
     accuracy of 5 fits at ε = 0.1, 0.5, 1 and δ = 1e-5: 0.8282, 0.8495, 0.8519 (standard deviations
-    0.0050, 0.0015, 0.0005), beside 0.8537 without privacy.
+    0.0050, 0.0015, 0.0005), beside 0.8537 without privacy. On Abalone (3341 records, 9 columns), of
+    20 fits: 0.7489, 0.7634, 0.7638 (0.0080, 0.0051, 0.0047), beside 0.7644.
 
     :param model: a NumPyro model with one Bernoulli, binomial, Poisson or normal outcome (known
         scale) of a predictor that is linear in its unconstrained parameters, and normal priors on
