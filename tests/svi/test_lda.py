@@ -510,7 +510,7 @@ def test_the_attack_stays_below_what_is_charged():
 
 
 @pytest.mark.slow
-def test_half_the_noise_is_proved(monkeypatch):
+def test_a_quarter_of_the_noise_is_proved(monkeypatch):
     honest = mechanism.floor_noise
     monkeypatch.setattr(mechanism, "floor_noise", lambda *a: honest(*a) // 4)
     epsilon, charged = proved()
