@@ -16,7 +16,7 @@ from jaxtyping import Array
 from numpyro import handlers
 
 from numpyro_dp._plate import WholePlates, in_plate, row_sites
-from numpyro_dp._programs import Labelled
+from numpyro_dp._programs import Labelled, require_no_closure
 from numpyro_dp._prune import Pruned, trace_program
 from numpyro_dp._structure import explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
@@ -263,6 +263,8 @@ def read_priors(
         program = trace_program(laws, latents, structs, key_struct())
     inputs = (*(leaf.name for leaf in found.layout.arrays), "")
     every = Labelled(program, labels(program.out), inputs)
+    # A statistic computed from records elsewhere would pass for a public constant.
+    require_no_closure(every.pruned(lambda _: True), found.layout, found.num_records)
     priors = {}
     for name, struct in latents.items():
         own = tuple((g, p) if g == name else ("", "") for g, p in every.labels)

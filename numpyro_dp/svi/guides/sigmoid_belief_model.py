@@ -85,7 +85,7 @@ def read_network(model: Callable[..., Any], found: Outline) -> Network:
     structs = [leaf.struct(1) for leaf in found.layout.arrays]
     with explained(found.plate):
         jax.eval_shape(row, latents, structs, key_struct())
-        units = jax.ShapeDtypeStruct(shapes[hidden], jnp.float32)
+        units = jax.ShapeDtypeStruct(shapes[hidden], jnp.zeros(()).dtype)
         program = trace_program(row, {**latents, hidden: units}, structs, key_struct())
     inputs = (*(leaf.name for leaf in found.layout.arrays), "")
     # Inputs come sorted by name, as dictionaries do.
@@ -153,7 +153,9 @@ def _recognised(
     if told.reads("outcome")[0] or outcome.used[-1]:
         raise UnsupportedModelError(f"site `{visible}` observes a value made of latents: {_FITS}")
     require_one_record(outcome)
-    require_no_closure(outcome, found.layout, found.num_records)
+    # Of all parts: hidden logits are taken for public constants.
+    everything = told.labelled.pruned(lambda _: True)
+    require_no_closure(everything, found.layout, found.num_records)
     blanks = [None] * len(told.latents)
     return Network(
         hidden=hidden,
@@ -174,7 +176,7 @@ def _require_linear(told: Told, visible: str, names: tuple[str, str, str], turne
     """Compare the logits with W z + b at made-up values; what is released does not rest on it."""
     rng = np.random.default_rng(0)
     for _ in range(2):
-        values = {n: rng.normal(size=told.latents[n].shape).astype(np.float32) for n in names}
+        values = {n: _drawn(rng, told.latents[n]) for n in names}
         z, w, b = (values[n] for n in names)
         table = w.T if turned else w
         expected = table @ z.reshape(-1) + b
@@ -183,6 +185,10 @@ def _require_linear(told: Told, visible: str, names: tuple[str, str, str], turne
                 f"logits of site `{visible}` are not `{names[1]}` times `{names[0]}` plus "
                 f"`{names[2]}`: {_FITS}"
             )
+
+
+def _drawn(rng: np.random.Generator, struct: jax.ShapeDtypeStruct) -> np.ndarray:
+    return rng.normal(size=struct.shape).astype(struct.dtype)
 
 
 def _require_priors(priors: dict[str, Prior], weights: str, normal: Sequence[str]) -> None:
