@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpyro_dp.estimators import EstimatorResult as EstimatorResult
     from numpyro_dp.estimators import ObjectivePerturbation as ObjectivePerturbation
     from numpyro_dp.estimators import OutputPerturbation as OutputPerturbation
+    from numpyro_dp.hinge import HuberHinge as HuberHinge
     from numpyro_dp.mcmc import DPSGFS as DPSGFS
     from numpyro_dp.mcmc import DPSGHMC as DPSGHMC
     from numpyro_dp.mcmc import DPSGLD as DPSGLD
@@ -77,6 +78,7 @@ _HOME = {
     "DPSVI": "svi",
     "DPSVIRunResult": "svi",
     "Grid": "mcmc",
+    "HuberHinge": "hinge",
     "Langevin": "mcmc",
     "ElboTrace": "svi",
     "EstimatorResult": "estimators",

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.hinge import huber_hinge
 
 __all__ = ["Loss", "Row", "bounded_loss"]
 
@@ -39,10 +40,10 @@ class Loss:
     which keeps it convex.
 
     Args:
-        family: ``"bernoulli"``, ``"binomial"``, ``"negative_binomial"``, ``"poisson"`` or
-            ``"normal"``.
+        family: ``"bernoulli"``, ``"binomial"``, ``"negative_binomial"``, ``"poisson"``,
+            ``"normal"`` or ``"hinge"``.
         weight: public factor of the record's log likelihood (``handlers.scale``).
-        noise_scale: standard deviation of a normal outcome.
+        noise_scale: standard deviation of a normal outcome; half width of a hinge's corner.
         max_trials: public bound on the number of trials (or failures).
         huber: residual, in standard deviations, past which squared error becomes linear.
         low, high: predictors past which a Poisson loss becomes linear.
@@ -61,6 +62,8 @@ class Loss:
     @property
     def lipschitz(self) -> float:
         """Bound on ``|f'|``, for every possible outcome; infinite when there is none."""
+        if self.family == "hinge":
+            return self.weight
         if self.family == "normal":
             return self.weight * self.huber / self.noise_scale
         if self.family == "poisson":
@@ -72,6 +75,8 @@ class Loss:
     @property
     def smoothness(self) -> float:
         """Bound on ``f''``; infinite when there is none."""
+        if self.family == "hinge":
+            return self.weight / (2 * self.noise_scale)
         if self.family == "normal":
             return self.weight / self.noise_scale**2
         if self.family == "poisson":
@@ -90,6 +95,8 @@ class Loss:
         elif self.family == "poisson":
             inside = jnp.clip(predictor, self.low, self.high)
             loss = jnp.exp(inside) * (1 + predictor - inside) - y * predictor
+        elif self.family == "hinge":
+            loss = huber_hinge((2 * y - 1) * predictor, self.noise_scale)
         else:
             loss = self._attempts(y, n) * jax.nn.softplus(predictor) - y * predictor
         return jnp.where(row.kept, self.weight * loss, 0)
@@ -102,6 +109,9 @@ class Loss:
             slope = jnp.clip(residual, -self.huber, self.huber) / self.noise_scale
         elif self.family == "poisson":
             slope = jnp.exp(jnp.clip(predictor, self.low, self.high)) - y
+        elif self.family == "hinge":
+            side, width = 2 * y - 1, self.noise_scale
+            slope = -side * jnp.clip((1 + width - side * predictor) / (2 * width), 0, 1)
         else:
             slope = self._attempts(y, n) * jax.nn.sigmoid(predictor) - y
         return jnp.where(row.kept, self.weight * slope, 0)

@@ -22,6 +22,7 @@ from numpyro_dp._programs import require_no_closure
 from numpyro_dp._prune import Program, Pruned, prune, trace_program
 from numpyro_dp._structure import explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.hinge import HuberHinge
 from numpyro_dp.model import PrivateModel
 
 __all__ = [
@@ -89,8 +90,10 @@ _FAMILIES: Mapping[type, _Family] = {
     dist.NegativeBinomialLogits: _Family("negative_binomial", "logits", None),
     dist.NegativeBinomialProbs: _Family("negative_binomial", "probs", "logistic"),
     dist.Poisson: _Family("poisson", "rate", "exp"),
+    HuberHinge: _Family("hinge", "score", None),
     dist.Normal: _Family("normal", "loc", None),
 }
+_SCALES = {"normal": "scale", "hinge": "width"}
 _COUNTED = ("binomial", "negative_binomial")
 _LINK_REMEDY = {
     "logistic": "give `logits=` (or `probs=jax.nn.sigmoid(...)`)",
@@ -187,7 +190,8 @@ def constant_slopes(wall: PrivateModel) -> dict[str, np.ndarray]:
 _CONSTANTS = {
     "weight": "has a weight (`handlers.scale`) that depends on the parameters or on the record: "
     "give it a public number",
-    "noise_scale": "has a noise scale that is not a known constant: fix it to a public number",
+    "noise_scale": "has a noise scale or width that is not a known constant: fix it to a public "
+    "number",
 }
 _DATA_ONLY = {
     "outcome": "observes a value that depends on the parameters",
@@ -221,7 +225,8 @@ def _only_site(wall: PrivateModel) -> str:
             raise UnsupportedModelError(
                 f"`numpyro.factor` site `{site.name}` in plate `{wall.plate}` is no likelihood "
                 "that is known to be convex: write it as a Bernoulli, binomial, Poisson or normal "
-                f"observation of a linear predictor; {FITS}"
+                "observation of a linear predictor, a hinge loss as numpyro_dp.HuberHinge; "
+                f"{FITS}"
             )
         if site.kind == "discrete":
             raise UnsupportedModelError(
@@ -246,12 +251,12 @@ def _read(site: str, heard: Mapping[str, Any]) -> tuple[_Family, _Found]:
     if family is None:
         raise UnsupportedModelError(
             f"site `{site}` observes a {type(fn).__name__}: known as a generalised linear model "
-            "are Bernoulli, Binomial, NegativeBinomial, Poisson and Normal (with a constant scale) "
-            f"of a linear predictor; {FITS}"
+            "are Bernoulli, Binomial, NegativeBinomial, Poisson, Normal (with a constant scale) "
+            f"and HuberHinge of a linear predictor; {FITS}"
         )
     parameter = getattr(fn, family.parameter)
     trials = fn.total_count if family.family in _COUNTED else 1
-    noise_scale = fn.scale if family.family == "normal" else 1
+    noise_scale = getattr(fn, _SCALES[family.family]) if family.family in _SCALES else 1
     if any(jnp.size(each) != 1 for each in (parameter, value, trials, kept)):
         raise UnsupportedModelError(
             f"site `{site}` has several outcomes in one record: a generalised linear model has "

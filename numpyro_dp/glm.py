@@ -51,8 +51,8 @@ class GLM:
     Args:
         wall: the model.
         site: the observed site.
-        family: ``"bernoulli"``, ``"binomial"``, ``"negative_binomial"``, ``"poisson"`` or
-            ``"normal"``.
+        family: ``"bernoulli"``, ``"binomial"``, ``"negative_binomial"``, ``"poisson"``,
+            ``"normal"`` or ``"hinge"``.
         raw_loss: the loss as the model has it, perhaps without bounds; see :meth:`loss`.
         fixed_trials: whether the number of trials is a constant of the model.
 

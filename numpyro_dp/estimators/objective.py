@@ -43,8 +43,8 @@ class ObjectivePerturbation(PerturbationEstimator):
     20 fits: 0.7489, 0.7634, 0.7638 (0.0080, 0.0051, 0.0047), beside 0.7644.
 
     :param model: a NumPyro model with one Bernoulli, binomial, Poisson or normal outcome (known
-        scale) of a predictor that is linear in its unconstrained parameters, and normal priors on
-        these. What is not provably so is refused, by site and cause.
+        scale), or one of :class:`~numpyro_dp.HuberHinge`, of a predictor that is linear in its
+        unconstrained parameters, and normal priors on these. What is not provably so is refused, by site and cause.
     :param row_norm: public bound R on the norm ‖x‖ of a record's row of the design, the column of
         the intercept included; longer rows are projected to it.
     :param privacy: :class:`~numpyro_dp.Budget` of one run, to which the noise is calibrated; or
@@ -88,7 +88,8 @@ class ObjectivePerturbation(PerturbationEstimator):
     every data set; nothing stops early or fails on account of a value. That bound, the rounding of
     b and the rounding of the result to integers make up the γ that is charged, so that the charge
     covers the distance to the ideal minimiser. Losses whose second derivative jumps (Huber, bounded
-    Poisson) are limits of smooth ones with the same constants, and the guarantee survives limits.
+    Poisson, hinge) are limits of smooth ones with the same constants, and the guarantee survives
+    limits.
 
     **References.** Chaudhuri, Monteleoni, Sarwate, *Differentially Private Empirical Risk
     Minimization* (2011), Theorem 9; Kifer, Smith, Thakurta, *Private Convex Empirical Risk

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
+from numpyro_dp.hinge import HuberHinge
 from numpyro_dp.model import private_model
 
 
@@ -31,12 +32,19 @@ def normal(x, y=None):
         numpyro.sample("y", dist.Normal(x @ w, 2.0), obs=y)
 
 
+def margin(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[-1]]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", HuberHinge(x @ w, 0.4), obs=y)
+
+
 # name -> (model, further arguments of an estimator)
 MODELS = {
     "logistic": (logistic, {}),
     "binomial": (binomial, {"max_trials": 3}),
     "poisson": (poisson, {"predictor_bounds": (-2.0, 1.0), "max_count": 5.0}),
     "normal": (normal, {"huber": 1.3}),
+    "hinge": (margin, {}),
 }
 
 

@@ -61,7 +61,7 @@ CASES = [
 ]
 SLOW = [
     (name, noise, 1.0, 0.1)
-    for name in ("normal", "binomial", "poisson")
+    for name in ("normal", "binomial", "poisson", "hinge")
     for noise in ("gaussian", "gamma")
 ]
 

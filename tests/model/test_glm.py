@@ -11,6 +11,7 @@ from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_dp as ndp
 from numpyro_dp.glm import gaussian_prior, prior_curvature, recognise
+from numpyro_dp.hinge import HuberHinge
 from numpyro_dp.model import private_model
 
 N, D = 12, 3
@@ -109,6 +110,7 @@ ACCEPTED = {
     "poisson": (outcome(lambda e: dist.Poisson(jnp.exp(e))), (X, COUNTS)),
     "offset": (offset, (X, COUNTS, EXPOSURE)),
     "normal": (outcome(lambda e: dist.Normal(e, 1.5)), (X, EXPOSURE)),
+    "hinge": (outcome(lambda e: HuberHinge(e, 0.4)), (X, Y)),
     "intercept": (intercept_and_slope, (X, Y)),
     "grouped": (grouped, (X, Y, GROUP)),
     "features": (logistic(lambda x, w: jnp.tanh(x) @ w + jnp.sum(x**2, -1) * w[0]), (X, Y)),
@@ -129,6 +131,7 @@ OPTIONS = {
     "poisson": {"predictor_bounds": (-2.0, 1.5), "max_count": 6},
     "offset": {"predictor_bounds": (-2.0, 1.5), "max_count": 6},
     "normal": {"huber": 1.3},
+    "hinge": {},
     "weighted": {},
 }
 
@@ -137,7 +140,17 @@ def wall_of(model, args, **options):
     return private_model(model, args, check=False, **options)
 
 
-QUICK = ("logits", "probs", "trials-of-each", "offset", "normal", "grouped", "masked", "uncentred")
+QUICK = (
+    "logits",
+    "probs",
+    "trials-of-each",
+    "offset",
+    "normal",
+    "hinge",
+    "grouped",
+    "masked",
+    "uncentred",
+)
 
 
 @pytest.mark.parametrize(
