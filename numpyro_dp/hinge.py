@@ -47,7 +47,10 @@ class HuberHinge(dist.Distribution):
         [-0.125, -1.0, -2.0]
     """
 
-    arg_constraints: ClassVar[dict[str, Any]] = {"score": constraints.real, "width": constraints.positive}
+    arg_constraints: ClassVar[dict[str, Any]] = {
+        "score": constraints.real,
+        "width": constraints.positive,
+    }
     support = constraints.boolean
     pytree_data_fields = ("score", "width")
 

@@ -44,7 +44,8 @@ class ObjectivePerturbation(PerturbationEstimator):
 
     :param model: a NumPyro model with one Bernoulli, binomial, Poisson or normal outcome (known
         scale), or one of :class:`~numpyro_dp.HuberHinge`, of a predictor that is linear in its
-        unconstrained parameters, and normal priors on these. What is not provably so is refused, by site and cause.
+        unconstrained parameters, and normal priors on these. What is not provably so is refused,
+        by site and cause.
     :param row_norm: public bound R on the norm ‖x‖ of a record's row of the design, the column of
         the intercept included; longer rows are projected to it.
     :param privacy: :class:`~numpyro_dp.Budget` of one run, to which the noise is calibrated; or
