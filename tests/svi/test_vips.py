@@ -309,19 +309,22 @@ def test_pickles_hold_neither_records_nor_keys():
 
 
 class Silent(Programme):
-    """Records add nothing: what is released is noise."""
+    """Records add nothing: what is released is noise, the last of it at two levels."""
 
     def __init__(self):
-        self.phases = tuple(Phase(name, 400, 1.0, (1.0,)) for name in ("first", "second"))
+        self.phases = (
+            Phase("first", 400, 1.0, (1.0,)),
+            Phase("second", 400, 1.0, (1.0, 4.0)),
+        )
 
     def start(self, key):
-        return jnp.zeros((2, 400))
+        return jnp.zeros((3, 400))
 
     def statistic(self, phase, state, record):
         return 0 * record[0][0] * jnp.ones(400)
 
     def advance(self, phase, state, released, noise_sd, step):
-        return state.at[phase].set(released / noise_sd)
+        return state.at[phase + step].set(released / noise_sd)
 
     def params(self, state):
         return {}
@@ -331,7 +334,7 @@ class Silent(Programme):
 
 
 def spreads(seed=0):
-    """Spread of each half of each phase's release over its stated noise."""
+    """Spread of each half of each release over its stated noise."""
     silent = Silent()
     plan = planned_releases(
         phases=silent.phases,
@@ -343,16 +346,16 @@ def spreads(seed=0):
         microbatch_size=None,
     )
     state, key = silent.start(KEY), engine.seeded_key(jax.random.key(seed))
-    for phase, each in enumerate(plan.sums):
-        state = engine._release(
-            silent, each, phase, state, jax.random.fold_in(key, phase), (Y,), jnp.int32(0)
-        )
-    return np.asarray(state).reshape(4, 200).std(axis=1)
+    for number, (phase, step) in enumerate([(0, 0), (1, 0), (1, 1)]):
+        own = jax.random.fold_in(key, number)
+        each = plan.sums[phase]
+        state = engine._release(silent, each, phase, state, own, (Y,), jnp.int32(step))
+    return np.asarray(state).reshape(6, 200).std(axis=1)
 
 
 def test_every_block_is_noised_as_stated():
-    # A standard deviation from 200 numbers has an error of 5 %: 20 % is four of them (3e-4 for
-    # four blocks; the seed is fixed).
+    # A standard deviation from 200 numbers has an error of 5 %: 20 % is four of them (4e-4 for
+    # six blocks; the seed is fixed).
     np.testing.assert_allclose(spreads(), 1.0, atol=0.2)
 
 
@@ -366,6 +369,18 @@ def test_a_second_block_without_noise_is_noticed(monkeypatch):
 
     monkeypatch.setattr(mechanism, "floor_noise", halved)
     assert spreads()[1] < 0.1
+    with pytest.raises(AssertionError):
+        test_every_block_is_noised_as_stated()
+
+
+def test_swapped_levels_of_noise_are_noticed(monkeypatch):
+    planned_releases.cache_clear()
+    honest = mechanism.PrivateSum._bound
+
+    def swapped(self, lattice, step):
+        return honest(self, lattice, 1 - step if self.schedule else step)
+
+    monkeypatch.setattr(mechanism.PrivateSum, "_bound", swapped)
     with pytest.raises(AssertionError):
         test_every_block_is_noised_as_stated()
 
