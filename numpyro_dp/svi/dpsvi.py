@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import random
-from numpyro.infer import Trace_ELBO
+from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.svi import SVIState
 
 from numpyro_dp import _validate
@@ -84,7 +84,8 @@ class DPSVI(MeteredSVI):
         key given to :meth:`run` governs starting values and the guide's draws. ``False`` makes
         runs reproducible from that key; the guarantee then holds on the condition that the key is
         secret, random and used once.
-    :param static_kwargs: further keyword arguments of model and guide, as in NumPyro.
+    :param static_kwargs: further keyword arguments of model and guide, as in NumPyro; no records,
+        which belong in :meth:`run`.
     :raises ValueError: for arguments out of range, both or neither of ``privacy`` and
         ``noise_multiplier``, another loss, an optimiser that looks at the loss.
 
@@ -181,6 +182,7 @@ class DPSVI(MeteredSVI):
         :param kwargs: keyword arguments of model and guide.
         """
         found = self._outline(args, kwargs)
+        self._target(found)
         return self._start(found, usable_key(rng_key), init_params)
 
     def _outline(self, args: tuple, kwargs: dict) -> Outline:
@@ -196,11 +198,13 @@ class DPSVI(MeteredSVI):
 
     def _start(self, found: Outline, rng_key: Any, init_params: dict | None) -> SVIState:
         args, kwargs = made_up_arguments(found.layout)
-        kwargs = {k: v for k, v in kwargs.items() if k not in self.static_kwargs}
+        plain = SVI(self.model, self.guide, self.optim, self.loss)
         with warnings.catch_warnings():
             # Discrete latents of a record are summed out, although the loss is Trace_ELBO.
             warnings.filterwarnings("ignore", message=".*discrete latent variables")
-            return super().init(rng_key, *args, init_params=init_params, **kwargs)
+            state = plain.init(rng_key, *args, init_params=init_params, **kwargs)
+        self.constrain_fn = plain.constrain_fn
+        return state
 
     def run(
         self,

@@ -11,6 +11,7 @@ import numpyro.infer
 from numpyro_dp.accounting import Accountant
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mechanisms.keys import INSECURE
+from numpyro_dp.records import read_arguments
 from numpyro_dp.svi.plan import Plan
 from numpyro_dp.svi.settings import Settings
 
@@ -37,6 +38,12 @@ class MeteredSVI(numpyro.infer.SVI):
     ) -> None:
         if accountant is not None and not isinstance(accountant, Accountant):
             raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {accountant!r}")
+        # The object keeps these, and whoever pickles it hands them on.
+        for leaf in read_arguments(model, (), static_kwargs)[0].arrays:
+            raise ValueError(
+                f"static keyword argument `{leaf.name}` is an array, which would stay with the "
+                "object: give records to run(), and wrap in `numpyro_dp.public` what is public"
+            )
         super().__init__(model, guide, optim, loss, **static_kwargs)
         self._accountant = Accountant() if accountant is None else accountant
         self._settings = settings
