@@ -3,6 +3,7 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
@@ -11,6 +12,8 @@ from numpyro.infer.autoguide import AutoDelta
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
+from numpyro_dp.mechanisms import PrivateSum, os_key
+from numpyro_dp.svi.fit import Carry
 from tests.models import logistic
 
 KEY = jax.random.key(5)
@@ -79,6 +82,36 @@ def test_noise_is_of_the_charged_size_and_a_replaced_record_moves_a_loss_by_the_
     moved = [np.asarray(run((each, y), often, steps=2, **still).losses[0]) for each in rows]
     # From the worst to the best, less what rounding to the lattice keeps back.
     assert 3.6 < np.abs(moved[0] - moved[1]) <= 4.0 * (1 + 1e-5)
+
+
+def test_a_loss_and_its_step_draw_from_keys_of_their_own(data, monkeypatch):
+    keys = []
+
+    def watched(self, key, *_):
+        keys.append(jax.random.key_data(key).tolist())
+        return jnp.zeros(self.dim)
+
+    made = ndp.DPSVI(
+        logistic, GUIDE, SGD, elbo=ndp.ElboTrace(every=1, lower=-4.0, upper=0.0), clip="plain",
+        clip_norm=1.0, noise_multiplier=5.0,
+    )  # fmt: skip
+    _, fit, plan, state = made._prepared(2, data, {})
+    start = jax.random.key(1), os_key()
+    carry = Carry(jnp.int32(0), state.optim_state, *start, None)
+    monkeypatch.setattr(PrivateSum, "release", watched)
+    for _ in range(2):
+        optim_state, draws, noise, _ = fit.step(carry, list(data))
+        fit.loss(plan.elbo, carry, list(data))
+        carry = Carry(carry.i + 1, optim_state, draws, noise, None)
+    assert len(keys) == 4
+    assert len({tuple(key) for key in keys}) == 4
+
+
+def test_the_sensitivity_is_half_the_interval_or_its_farther_end():
+    trace = ndp.ElboTrace(every=1, lower=-4.0, upper=1.0)
+    assert (trace.middle(False), trace.sensitivity(False)) == (-1.5, 2.5)
+    # Nothing can be added back for an unknown number of records.
+    assert (trace.middle(True), trace.sensitivity(True)) == (0.0, 4.0)
 
 
 def test_bounds_and_shares_out_of_range_are_refused(data):
