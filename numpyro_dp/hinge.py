@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,10 +47,7 @@ class HuberHinge(dist.Distribution):
         [-0.125, -1.0, -2.0]
     """
 
-    arg_constraints: ClassVar[dict[str, Any]] = {
-        "score": constraints.real,
-        "width": constraints.positive,
-    }
+    arg_constraints = {"score": constraints.real, "width": constraints.positive}  # noqa: RUF012
     support = constraints.boolean
     pytree_data_fields = ("score", "width")
 
