@@ -54,7 +54,8 @@ class PolyaGammaGuide(StatisticsGuide):
       reached once, five more rounds; the posterior precision knows how noisy the scores were.
       Ten releases. For intervals that cover, where the budget resolves the matrix.
     - ``"diagonal"``: the bound's diagonal once and fifteen rounds of scores; a mean-field
-      posterior. Where the budget does not resolve the matrix.
+      posterior, too narrow where outcomes are far from even odds, since the bound stands for the
+      curvature. Where the budget does not resolve the matrix.
     - ``"paper"``: both expected statistics in every round, averaged; for comparison.
 
     :param model: a NumPyro model in the family.
