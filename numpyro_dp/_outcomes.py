@@ -64,10 +64,12 @@ class Simulated(NamedTuple):
         def drawn(values: list[Array], key: Any) -> list[Array]:
             return self.draws([*values, *record, key])
 
-        by_particle = jax.vmap(drawn)(values, random.split(key, particles))
+        # Outcomes are drawn at the parameters, not moved along with them: a sampler's own
+        # derivatives, which nobody judged, never run.
+        still = lax.stop_gradient(values)
+        by_particle = jax.vmap(drawn)(still, random.split(key, particles))
         turn = jnp.arange(_DRAWS) % particles
-        # Outcomes are drawn at the parameters, not moved along with them.
-        outcomes = [lax.stop_gradient(each[turn, jnp.arange(_DRAWS)]) for each in by_particle]
+        outcomes = [each[turn, jnp.arange(_DRAWS)] for each in by_particle]
         terms = jax.vmap(lambda values: self.terms([*values, *record, *outcomes])[0])(values)
         return terms.mean(axis=0), jnp.full(_DRAWS, 1 / _DRAWS, terms.dtype)
 

@@ -182,8 +182,10 @@ class DPSVI(MeteredSVI):
         :param kwargs: keyword arguments of model and guide.
         """
         found = self._outline(args, kwargs)
+        # First the start: an autoguide must not be set up inside the judgement's trace.
+        state = self._start(found, usable_key(rng_key), init_params)
         self._target(found)
-        return self._start(found, usable_key(rng_key), init_params)
+        return state
 
     def _outline(self, args: tuple, kwargs: dict) -> Outline:
         found = outline(

@@ -11,6 +11,7 @@ from jax import random
 from numpyro.infer.autoguide import AutoDelta
 
 import numpyro_dp as ndp
+from numpyro_dp.svi.fit import Carry
 from tests.svi.test_elbo import KEY
 
 
@@ -121,6 +122,40 @@ def test_several_outcomes_and_summed_latents_are_drawn_together(particles):
     found = vectors(made, args)(args, random.split(random.key(3), particles))
     assert found.shape == (30, 1)
     assert len(np.unique(found)) == 30
+
+
+@jax.custom_jvp
+def talkative(loc):
+    return loc
+
+
+@talkative.defjvp
+def _(primals, tangents):
+    jax.debug.print("{}", primals[0])
+    return primals[0], tangents[0]
+
+
+class Talkative(dist.Normal):
+    """Its sampler has a derivative that shows single records."""
+
+    def sample(self, key, sample_shape=()):
+        return talkative(self.loc) + random.normal(key, (*sample_shape, *self.batch_shape))
+
+
+def test_derivatives_of_a_sampler_never_run():
+    def model(x):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("people", x.shape[0]):
+            numpyro.sample("x", Talkative(mu, 1), obs=x)
+
+    made = ndp.DPSVI(
+        model, AutoDelta(model), optax.sgd(1e-3), clip_norm=0.1, noise_multiplier=1.0,
+        clip="centred",
+    )  # fmt: skip
+    records = (np.zeros(30, np.float32),)
+    _, fit, _, state = made._prepared(1, records, {})
+    start = Carry(jnp.int32(0), state.optim_state, random.key(1), random.key(2), None)
+    assert not jax.make_jaxpr(fit.step)(start, list(records)).effects
 
 
 def unnormalised(x):
