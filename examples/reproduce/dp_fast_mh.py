@@ -159,7 +159,7 @@ def classifier(x, y=None):
 # ε -> steps, likelihood power, step size, and the budget of a private start (None: zero).
 MNIST: dict[float, tuple[int, float, float, ndp.Budget | None]] = {
     0.1: (150, 0.02, 0.1, ndp.Budget(0.085, 5e-6)),
-    0.5: (1_350, 0.05, 0.14, None),
+    0.5: (2_100, 0.04, 0.14, None),
     1.0: (4_900, 0.05, 0.14, None),
 }
 
