@@ -143,8 +143,6 @@ def _parameters(pair: Pair) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, 
     arrays = [leaf.struct() for leaf in pair.layout.arrays]
     with explained():
         program = trace_program(outline, key_struct(), arrays)
-    everything = prune(program, [True] * len(jax.tree.leaves(program.out)))
-    require_no_closure(everything, pair.layout, pair.num_records)
     for name, tree in program.out.items():
         shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
         listed = [shape for shape in shapes if name in inside or pair.num_records in shape]
@@ -155,6 +153,8 @@ def _parameters(pair: Pair) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, 
                 "record's part of the guide from the record by shared parameters (an amortised "
                 "guide), or marginalise its latents"
             )
+    everything = prune(program, [True] * len(jax.tree.leaves(program.out)))
+    require_no_closure(everything, pair.layout, pair.num_records)
     structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.out)
     return structs, supports
 

@@ -93,6 +93,7 @@ _FAMILIES: Mapping[type, _Family] = {
     HuberHinge: _Family("hinge", "score", None),
     dist.Normal: _Family("normal", "loc", None),
 }
+# A hinge's width is its scale.
 _SCALES = {"normal": "scale", "hinge": "width"}
 _COUNTED = ("binomial", "negative_binomial")
 _LINK_REMEDY = {
@@ -190,8 +191,7 @@ def constant_slopes(wall: PrivateModel) -> dict[str, np.ndarray]:
 _CONSTANTS = {
     "weight": "has a weight (`handlers.scale`) that depends on the parameters or on the record: "
     "give it a public number",
-    "noise_scale": "has a noise scale or width that is not a known constant: fix it to a public "
-    "number",
+    "noise_scale": "has a noise scale that is not a known constant: fix it to a public number",
 }
 _DATA_ONLY = {
     "outcome": "observes a value that depends on the parameters",
