@@ -278,6 +278,7 @@ def test_grouping_rounds_noise_down():
     assert bounds[0] <= grouped <= bounds[1] * 1.01
 
 
+@pytest.mark.slow
 def test_a_thousand_noise_levels():
     noises = np.geomspace(0.6, 6.0, 1000)
     events = [PoissonSampledDpEvent(0.01, GaussianDpEvent(noise)) for noise in noises]

@@ -83,11 +83,11 @@ def data(records):
 @pytest.mark.parametrize(
     "kind",
     [
-        "AutoNormal",
+        "AutoDelta",
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in (
-                "AutoDelta",
+                "AutoNormal",
                 "AutoDiagonalNormal",
                 "AutoMultivariateNormal",
                 "AutoLowRankMultivariateNormal",

@@ -61,8 +61,8 @@ def run(made, data, steps=6, **options):
 @pytest.mark.parametrize(
     ("guide", "particles"),
     [
-        (AutoNormal, 2),
-        pytest.param(AutoDelta, 1, marks=pytest.mark.slow),
+        (AutoDelta, 1),
+        pytest.param(AutoNormal, 2, marks=pytest.mark.slow),
         pytest.param(AutoMultivariateNormal, 3, marks=pytest.mark.slow),
         pytest.param(AutoLowRankMultivariateNormal, 1, marks=pytest.mark.slow),
     ],
