@@ -66,8 +66,8 @@ KERNELS = {
 # Kernels that run the whole contract by default; the others run its core (test_core_contract.py)
 # by default and the rest under `-m slow`, since each test compiles each kernel anew.
 _WHOLE_CONTRACT = {"DPSGLD"}
-# Differs from DPFastMH in one line of the plan.
-_ONLY_SLOW = {"DPPenaltyMH"}
+# Differ from DPFastMH in one line of the plan, or in how it sums.
+_ONLY_SLOW = {"DPPenaltyMH", "DPFastMH mini-batch"}
 
 
 def _quickly(names: set[str], among: set[str]) -> list[Any]:

@@ -215,4 +215,5 @@ def test_a_stale_kernel_after_a_new_budget_is_caught(name, monkeypatch):
     monkeypatch.setattr(PrivateSum, "__eq__", lambda self, other: isinstance(other, PrivateSum))
     monkeypatch.setattr(PrivateSum, "__hash__", lambda self: 0)
     with pytest.raises(AssertionError, match="noise of the new budget"):
-        check_new_budget(name, 1.0625, 1062.5)
+        check_new_budget(name, 1.0625, 1062.5)@pytest.mark.slow
+
