@@ -127,6 +127,7 @@ def check_new_budget(name, quiet, loud):
     assert max(ratio, 1 / ratio) > 20, "noise of the new budget"
 
 
+@pytest.mark.slow
 def test_the_release_keeps_its_claims(name):
     check_noise(name)
     check_noise(name, num_records=6)
@@ -215,5 +216,4 @@ def test_a_stale_kernel_after_a_new_budget_is_caught(name, monkeypatch):
     monkeypatch.setattr(PrivateSum, "__eq__", lambda self, other: isinstance(other, PrivateSum))
     monkeypatch.setattr(PrivateSum, "__hash__", lambda self: 0)
     with pytest.raises(AssertionError, match="noise of the new budget"):
-        check_new_budget(name, 1.0625, 1062.5)@pytest.mark.slow
-
+        check_new_budget(name, 1.0625, 1062.5)
