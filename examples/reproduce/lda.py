@@ -300,7 +300,9 @@ def run(folder: Path, task: Task, arm: str, options: argparse.Namespace, seed: i
     arguments = settings(arm, task, options.steps, schedule)
     if task.noise_factor != 1 and arm != "none":
         arguments = emulated_noise(model, guide, arguments, task, options.steps)
-    account = ndp.Accountant()
+    account = ndp.Accountant(ndp.Budget(1e3, DELTA), allow_conditional=True)
+    if arm == "none":
+        account = ndp.Accountant()
     vips = ndp.VIPS(model, guide, **arguments, accountant=account, secure=False)
     key = jax.random.key(seed)
     result = vips.run(key, options.steps, *task.train, progress_bar=options.bar)
@@ -314,7 +316,7 @@ def run(folder: Path, task: Task, arm: str, options: argparse.Namespace, seed: i
         "documents": len(task.train.ids),
         "seed": seed,
         # By exact accounting; without meaning where the noise was divided or left out.
-        "epsilon": account.epsilon(DELTA) if task.noise_factor == 1 and arm != "none" else None,
+        "epsilon": result.privacy.epsilon if task.noise_factor == 1 and arm != "none" else None,
         "perplexity": round(perplexity(topics, task), 1),
     }
     if arm != "paper":
