@@ -55,8 +55,8 @@ class VIPS:
     :param microbatch_size: rows whose statistics are held in memory at a time; default: as fits.
     :param secure: whether noise and batches come from keys of the operating system, as in
         :class:`~numpyro_dp.MCMC`; ``False`` is reproducible from the caller's key and conditional.
-    :raises ValueError: for arguments out of range, a guide of another kind, or both or neither of
-        ``privacy`` and ``noise_multiplier``.
+    :raises ValueError: for arguments out of range, a guide of another kind or of another model, or
+        both or neither of ``privacy`` and ``noise_multiplier``.
 
     **Privacy.** Released: the noisy sum of every step. Mechanism: Poisson-subsampled Gaussian
     mechanism on one joint vector of clipped statistics a step, sensitivity its clip norm under
@@ -91,6 +91,11 @@ class VIPS:
             raise ValueError(
                 f"VIPS takes a guide of numpyro_dp.guides, got {type(guide).__name__}: for other "
                 "guides use DPSVI"
+            )
+        if guide.model is not model:
+            raise ValueError(
+                "VIPS and its guide were given different models: the guide reads its statistics "
+                "off its own, so make it for this one"
             )
         arguments.check_noise(privacy, noise_multiplier)
         arguments.check_batches(batch_size, sampling_rate, microbatch_size, None)

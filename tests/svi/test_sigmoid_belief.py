@@ -262,6 +262,3 @@ def test_options_out_of_range_are_refused(x):
         ndp.guides.SigmoidBeliefNetworkGuide(network, record_norm=0.0)
     with pytest.raises(ValueError, match="at least 3"):
         bound(network, x, steps=2)
-    guide = ndp.guides.SigmoidBeliefNetworkGuide(network, record_norm=2.5)
-    with pytest.raises(ValueError, match="different models"):
-        ndp.VIPS(turned, guide, noise_multiplier=1.0).run(KEY, None, x)

@@ -242,6 +242,8 @@ def test_arguments_out_of_range_are_refused(changes):
 def test_another_guide_is_refused():
     with pytest.raises(ValueError, match="DPSVI"):
         ndp.VIPS(model, lambda y: None, noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="different models"):
+        ndp.VIPS(lambda y: model(y), GUIDE, noise_multiplier=1.0)
 
 
 def test_a_second_run_compiles_nothing_and_draws_other_noise(plain, caplog):

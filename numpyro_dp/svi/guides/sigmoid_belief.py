@@ -114,8 +114,6 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
         data_plate: str | None,
     ) -> Outline:
         """The model's arguments and plate; 2^K settings of hidden units are never summed over."""
-        if model is not self.model:
-            raise ValueError("VIPS and its guide were given different models: use one")
         return outline(model, args, kwargs, data_plate=data_plate, private_size=False, summed=False)
 
     def programme(
