@@ -49,6 +49,7 @@ class Subject:
     :param rehearsal: how an optimiser fares; ``None`` for a chain.
     :param centred: whether clipped gradients have mean zero under the model.
     :param made_up: gradients of made-up records.
+    :param started: whether another kernel, which sees the records, makes the start.
     """
 
     name: str
@@ -64,6 +65,22 @@ class Subject:
     rehearsal: Rehearsal | None = None
     centred: bool = False
     made_up: MadeUp
+    started: bool = False
+
+    @property
+    def influence(self) -> float:
+        """Bound on the total variation between the run and the same run without any record.
+
+        Each of T steps adds E[K²]/(2·nm²) at most to their relative entropy, K records being in its
+        batch, whatever came before: a mixture of normals that are K bounds apart. Pinsker's
+        inequality makes a total variation of the sum.
+        """
+        if self.started:
+            return 1.0
+        squares = self.num_steps * _squared_shift(self.mechanism)
+        if self.curvature is not None:
+            squares += _squared_shift(self.curvature)
+        return min(math.sqrt(squares) / 2, 1.0)
 
     @property
     def num_records(self) -> int:
@@ -96,6 +113,13 @@ def subject(
         "plan takes a numpyro_dp kernel that releases noisy gradients, such as DPSGLD, or a DPSVI "
         f"object, got {type(planned).__name__}: {own}"
     )
+
+
+def _squared_shift(mechanism: PrivateSum) -> float:
+    """Mean square of how far a batch can move its noisy sum, in standard deviations."""
+    batch = mechanism.expected_batch
+    spread = batch * (1 - mechanism.sampling_rate)
+    return (batch**2 + spread) / mechanism.noise_multiplier**2
 
 
 def _of_kernel(
@@ -135,6 +159,7 @@ def _of_kernel(
         event=lambda count: bound.event(count, num_chains=num_chains),
         step_size=None if callable(step) else step,
         made_up=_made_up(kernel.user_model, plate, wall, start, inputs, LikelihoodGradient(wall)),
+        started=kernel.init_kernel is not None,
     )
 
 
@@ -156,7 +181,7 @@ def _of_svi(
     wall, plate = gradient.wall, settings.data_plate
     return Subject(
         name=name,
-        relation=svi._accountant.relation,
+        relation=svi._account.relation,
         delta=svi.delta,
         num_steps=num_steps,
         num_chains=1,

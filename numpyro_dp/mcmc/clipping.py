@@ -21,8 +21,9 @@ from numpyro_dp.mcmc.driver import MCMC
 from numpyro_dp.mcmc.metropolis import DPFastMH
 from numpyro_dp.mcmc.metropolis_step import BoundMetropolis
 from numpyro_dp.mcmc.progress import steps_behind
-from numpyro_dp.mechanisms import PrivateSum, arguments, os_key
-from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, as_typed_keys, is_traced, seeded_key
+from numpyro_dp.mechanisms import PrivateSum, arguments
+from numpyro_dp.mechanisms.account import Account, refuse_traced
+from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.mechanisms.planning import planned_sum
 from numpyro_dp.mechanisms.wording import arithmetic
 from numpyro_dp.model import PrivateModel, private_model
@@ -121,19 +122,16 @@ def clipping_rate(
         >>> bool(0.1 < found.rate < 0.3), bool(found.privacy.epsilon <= 1)
         (True, True)
     """
-    if is_traced(rng_key, args, kwargs, positions):
-        raise ValueError(
-            "clipping_rate was called inside a JAX transformation: it would be charged once and "
-            "could be executed many times"
-        )
+    refuse_traced("clipping_rate", rng_key, args, kwargs, positions)
     arguments.check_noise(privacy, noise_multiplier)
     if noise_multiplier is not None:
         _validate.positive("noise_multiplier", noise_multiplier)
     num_moves = _validate.positive_int("num_moves", num_moves)
     key = as_typed_keys(rng_key, 1)
     kernel = _checked_kernel(mcmc)
-    ledger = _checked_ledger(kernel, accountant)
-    delta = ledger.stated_delta if privacy is None else privacy.delta
+    ledger = kernel.accountant if accountant is None else accountant
+    account = Account("clipping_rate", ledger, secure=secure)
+    _check_relation(kernel, account)
     wall = private_model(kernel.user_model, args, kwargs, data_plate=kernel.data_plate)
     bound = _bound_as_run(mcmc, kernel, wall)
     moves = _proposed(bound, mcmc, key, positions, num_moves)
@@ -144,21 +142,19 @@ def clipping_rate(
         sampling_rate=1.0,
         clip_norm=0.5,
         num_steps=1,
-        delta=delta,
-        relation=ledger.relation,
-        noise=privacy if privacy is not None else noise_multiplier,
+        delta=account.delta(privacy),
+        relation=account.relation,
+        noise=arguments.given_noise(privacy, noise_multiplier),
     )
-    event = mechanism.event(1)
-    condition = None if secure else INSECURE
-    ledger.charge(event, label="clipping_rate", condition=condition)
-    noise_key = os_key() if secure else seeded_key(random.fold_in(key, 1))
+    account.charge(mechanism.event(1), steps=1, total_variation=mechanism.tv_per_step)
+    noise_key = account.noise_key(random.fold_in(key, 1))
     centred = float(_centred_share(mechanism, bound, noise_key, moves, records))
     return ClippingRate(
         # Cutting to what a share can be is post-processing.
         rate=min(max(centred + 0.5, 0.0), 1.0),
         noise_sd=mechanism.noise_multiplier * mechanism.clip_norm / wall.num_records,
         num_moves=int(jnp.sum(moves.tried)),
-        privacy=_report(mechanism, wall, event, ledger, delta, secure),
+        privacy=_report(mechanism, wall, account, account.delta(privacy)),
     )
 
 
@@ -176,23 +172,18 @@ def _checked_kernel(mcmc: Any) -> DPFastMH:
     return kernel
 
 
-def _checked_ledger(kernel: DPFastMH, accountant: Accountant | None) -> Accountant:
-    ledger = accountant if accountant is not None else kernel.accountant
-    ledger = Accountant() if ledger is None else ledger
-    if not isinstance(ledger, Accountant):
-        raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {ledger!r}")
-    if ledger.relation != kernel.relation:
+def _check_relation(kernel: DPFastMH, account: Account) -> None:
+    if account.relation != kernel.relation:
         raise ValueError(
-            f"the accountant's relation is {ledger.relation!r} and the run's "
+            f"the accountant's relation is {account.relation!r} and the run's "
             f"{kernel.relation!r}: charge the ledger of the run, since guarantees under two "
             "relations do not compose"
         )
-    if ledger.relation == "add_remove":
+    if account.private_size:
         raise UnsupportedModelError(
             "the share of cut records divides by their number, which is private under add_remove: "
             "use zero_out or replace_one"
         )
-    return ledger
 
 
 def _bound_as_run(mcmc: MCMC, kernel: DPFastMH, wall: PrivateModel) -> BoundMetropolis:
@@ -314,16 +305,9 @@ def _projected(bound: BoundMetropolis, record: list[Array]) -> Bool[Array, ""]:
 
 
 def _report(
-    mechanism: PrivateSum,
-    wall: PrivateModel,
-    event: Any,
-    ledger: Accountant,
-    delta: float,
-    secure: bool,
+    mechanism: PrivateSum, wall: PrivateModel, account: Account, delta: float
 ) -> PrivacyReport:
-    return PrivacyReport.build(
-        entries=[("clipping_rate", event)],
-        relation=ledger.relation,
+    return account.report(
         delta=delta,
         unit=f"one slice of plate '{wall.plate}'",
         num_records=mechanism.num_records,
@@ -332,10 +316,6 @@ def _report(
         sampling_rate=1.0,
         clip_norm=mechanism.clip_norm,
         noise_multiplier=mechanism.noise_multiplier,
-        steps=1,
-        warmup_steps=0,
-        num_chains=1,
-        overflow_delta=mechanism.tv_per_step,
         released=("the noisy share of cut terms",),
         assumed_public=(
             f"the number of records ({mechanism.num_records})",
@@ -343,8 +323,5 @@ def _report(
             "the model, its priors and every option of the kernel",
             *(f"argument {name}" for name in wall.public_inputs),
         ),
-        conditions=() if secure else (INSECURE,),
-        randomness=RANDOMNESS[secure],
         arithmetic=arithmetic(mechanism),
-        accountant=ledger,
     )

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.mechanisms.wording import arithmetic
+from numpyro_dp.mechanisms.wording import arithmetic, sampler
 
 __all__ = ["BoundGradientKernel", "BoundSumKernel", "Integrator", "StepSize", "step_at"]
 
@@ -162,19 +162,13 @@ class BoundSumKernel(BoundKernel):
             )
         if not mechanism.is_private:
             notes += ("Clipping and noise were switched off: nothing here is private.",)
-        full = mechanism.sampling_rate == 1
         return RunFacts(
             mechanism=(
                 f"Gaussian mechanism on the sum of {self.summands}"
                 if mechanism.is_private
                 else "none: un-noised, unclipped gradients"
             ),
-            sampler=(
-                "every record in every step"
-                if full
-                else f"Poisson sampling, rate {mechanism.sampling_rate:.6g}, a fresh draw for each "
-                "step and chain"
-            ),
+            sampler=sampler(mechanism, "step and chain"),
             sampling_rate=mechanism.sampling_rate,
             clip_norm=mechanism.clip_norm,
             noise_multiplier=_noise_in_words(mechanism),

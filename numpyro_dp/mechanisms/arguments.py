@@ -13,6 +13,7 @@ __all__ = [
     "check_noise_and_clip",
     "check_private_size",
     "expected_rate",
+    "given_noise",
 ]
 
 
@@ -25,6 +26,15 @@ def check_noise(privacy: Budget | None, noise_multiplier: object) -> None:
             "give either privacy=Budget(epsilon, delta), from which the noise is calibrated, "
             "or noise_multiplier=, and not both"
         )
+
+
+def given_noise(privacy: Budget | None, noise_multiplier: float | None) -> float | Budget:
+    """The one of the two that was given."""
+    if privacy is not None:
+        return privacy
+    if noise_multiplier is not None:
+        return noise_multiplier
+    raise ValueError("give privacy= or noise_multiplier=")
 
 
 def check_noise_and_clip(noise_multiplier: float | None, clip_norm: object) -> None:

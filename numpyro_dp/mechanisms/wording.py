@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 
-__all__ = ["arithmetic"]
+__all__ = ["arithmetic", "sampler"]
 
 _LATTICE = (
     "integer record contributions, exact integer sum, floored Gaussian noise from an exact table "
@@ -14,6 +14,13 @@ _ROW_BY_ROW = (
     "; records computed one at a time, and taken to be computed alike by the programs for N and "
     "N + 1 records"
 )
+
+
+def sampler(mechanism: PrivateSum, unit: str) -> str:
+    """How records come to take part in a release; ``unit`` has a draw of its own."""
+    if mechanism.sampling_rate == 1:
+        return "every record in every step"
+    return f"Poisson sampling, rate {mechanism.sampling_rate:.6g}, a fresh draw for each {unit}"
 
 
 def arithmetic(mechanism: PrivateSum) -> str:

@@ -14,10 +14,10 @@ from jaxtyping import Array, ArrayLike, Float
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
-from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.mechanisms import PrivateSum, arguments, os_key
-from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, as_typed_keys, is_traced, seeded_key
+from numpyro_dp.mechanisms import PrivateSum, arguments
+from numpyro_dp.mechanisms.account import Account, refuse_traced
+from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.mechanisms.planning import planned_sum
 from numpyro_dp.mechanisms.wording import arithmetic
 
@@ -99,25 +99,20 @@ class PrivateCentre:
     noise_multiplier: float | None = None
     accountant: Accountant | None = None
     secure: bool = True
-    _account: Accountant = field(init=False, repr=False)
-    _charges: list[tuple[str, DpEvent]] = field(init=False, repr=False, default_factory=list)
+    _account: Account = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _validate.positive("row_norm", self.row_norm)
         arguments.check_noise(self.privacy, self.noise_multiplier)
         if self.noise_multiplier is not None:
             _validate.positive("noise_multiplier", self.noise_multiplier)
-        own = Accountant() if self.accountant is None else self.accountant
-        if not isinstance(own, Accountant):
-            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {own!r}")
-        object.__setattr__(self, "_account", own)
+        account = Account(type(self).__name__, self.accountant, secure=self.secure)
+        object.__setattr__(self, "_account", account)
 
     @property
     def delta(self) -> float:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
-        if self.privacy is not None:
-            return self.privacy.delta
-        return self._account.stated_delta
+        return self._account.delta(self.privacy)
 
     def run(self, rng_key: Any, x: ArrayLike) -> CentredInputs:
         """Charge the accountant, then release the mean.
@@ -129,11 +124,7 @@ class PrivateCentre:
         :raises UnsupportedModelError: the number of rows is private.
         :raises ValueError: an argument is out of range, or of the wrong kind.
         """
-        if is_traced(rng_key, x):
-            raise ValueError(
-                "PrivateCentre.run was called inside a JAX transformation: it would be charged "
-                "once and could be executed many times"
-            )
+        refuse_traced("PrivateCentre.run", rng_key, x)
         key = as_typed_keys(rng_key, 1)
         columns = self._columns(np.shape(x))
         mechanism = planned_sum(
@@ -144,19 +135,17 @@ class PrivateCentre:
             num_steps=1,
             delta=self.delta,
             relation=self._account.relation,
-            noise=self.privacy if self.privacy is not None else self.noise_multiplier,
+            noise=arguments.given_noise(self.privacy, self.noise_multiplier),
         )
-        label, event = type(self).__name__, mechanism.event(1)
-        condition = None if self.secure else INSECURE
-        self._account.charge(event, label=label, condition=condition)
-        self._charges.append((label, event))
-        noise_key = os_key() if self.secure else seeded_key(random.fold_in(key, 0))
+        distance = mechanism.tv_per_step
+        self._account.charge(mechanism.event(1), steps=1, total_variation=distance)
+        noise_key = self._account.noise_key(random.fold_in(key, 0))
         mean = _mean(mechanism, columns, noise_key, jnp.asarray(x, jnp.float32))
         shift = jnp.zeros(np.shape(x)[1], mean.dtype).at[np.array(columns)].set(mean)
         return CentredInputs(shift, self._intercept(np.shape(x)[1]), self._report(mechanism))
 
     def _columns(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        if self._account.relation == "add_remove":
+        if self._account.private_size:
             raise UnsupportedModelError(
                 "the mean of the inputs divides by their number, which is private under "
                 "add_remove: centre by public constants, or use zero_out or replace_one"
@@ -177,9 +166,7 @@ class PrivateCentre:
         return self.intercept % columns
 
     def _report(self, mechanism: PrivateSum) -> PrivacyReport:
-        return PrivacyReport.build(
-            entries=self._charges,
-            relation=self._account.relation,
+        return self._account.report(
             delta=self.delta,
             unit="one row of x",
             num_records=mechanism.num_records,
@@ -188,19 +175,12 @@ class PrivateCentre:
             sampling_rate=1.0,
             clip_norm=mechanism.clip_norm,
             noise_multiplier=mechanism.noise_multiplier,
-            steps=len(self._charges),
-            warmup_steps=0,
-            num_chains=1,
-            overflow_delta=mechanism.tv_per_step * len(self._charges),
             released=("the noisy mean of the inputs",),
             assumed_public=(
                 f"the number of records ({mechanism.num_records})",
                 "row_norm, the intercept's column and every option",
             ),
-            conditions=() if self.secure else (INSECURE,),
-            randomness=RANDOMNESS[self.secure],
             arithmetic=arithmetic(mechanism),
-            accountant=self._account,
         )
 
 

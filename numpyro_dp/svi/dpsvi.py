@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
@@ -11,14 +10,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import random
-from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer import Trace_ELBO
 from numpyro.infer.svi import SVIState
 
 from numpyro_dp import _validate
-from numpyro_dp._guide import made_up_arguments, prepare
+from numpyro_dp._guide import prepare
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
-from numpyro_dp.mechanisms import os_key, scrubbed
-from numpyro_dp.mechanisms.keys import as_typed_keys, is_traced, seeded_key
+from numpyro_dp.mechanisms import scrubbed
+from numpyro_dp.mechanisms.account import refuse_traced
+from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.svi.checks import check_loss, check_optimiser, require_blind, usable_key
 from numpyro_dp.svi.curvature import CurvatureRelease, held_scales
 from numpyro_dp.svi.elbo import ElboTrace
@@ -29,6 +29,7 @@ from numpyro_dp.svi.progress import steps_bar
 from numpyro_dp.svi.report import GIVEN_PARAMS, GIVEN_STATE, build_report, resolution_notes
 from numpyro_dp.svi.result import DPSVIRunResult
 from numpyro_dp.svi.settings import Settings
+from numpyro_dp.svi.start import fresh_state, resumed_state
 from numpyro_dp.variational import Outline, VariationalModel, outline, variational_model
 
 __all__ = ["DPSVI"]
@@ -193,19 +194,13 @@ class DPSVI(MeteredSVI):
             args,
             {**kwargs, **self.static_kwargs},
             data_plate=self._settings.data_plate,
-            private_size=self._private_size,
+            private_size=self._account.private_size,
         )
         prepare(self.guide, found.layout, found.plate, found.dropped)
         return found
 
     def _start(self, found: Outline, rng_key: Any, init_params: dict | None) -> SVIState:
-        args, kwargs = made_up_arguments(found.layout)
-        plain = SVI(self.model, self.guide, self.optim, self.loss)
-        with warnings.catch_warnings():
-            # Discrete latents of a record are summed out, although the loss is Trace_ELBO.
-            warnings.filterwarnings("ignore", message=".*discrete latent variables")
-            state = plain.init(rng_key, *args, init_params=init_params, **kwargs)
-        self.constrain_fn = plain.constrain_fn
+        state, self.constrain_fn = fresh_state(self, found, rng_key, init_params)
         return state
 
     def run(
@@ -235,50 +230,32 @@ class DPSVI(MeteredSVI):
         :raises UnsupportedModelError: model or guide cannot be split into records.
         :raises ValueError: an argument is out of range, or of the wrong kind.
         """
-        if is_traced(rng_key, args, kwargs, init_state, init_params):
-            raise ValueError(
-                "DPSVI.run was called inside a JAX transformation: it would be charged once and "
-                "could be executed many times. Call it outside jit, vmap and pmap"
-            )
+        refuse_traced("DPSVI.run", rng_key, args, kwargs, init_state, init_params)
         if stable_update or forward_mode_differentiation:
             raise ValueError(
                 "stable_update looks at the loss, which is private, and forward mode is not "
                 "offered: leave both at False"
             )
         _validate.positive_int("num_steps", num_steps)
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError("this DPSVI object is already running in another thread")
-        try:
+        with self._account.alone():
             found = self._outline(args, kwargs)
             state = self._start(found, usable_key(rng_key), init_params)
             target = self._target(found)
             if init_state is not None:
-                state = self._resumed(state, init_state, usable_key(rng_key))
+                state = resumed_state(state, init_state, usable_key(rng_key))
+                if init_state is not self._last_state:
+                    self._given[GIVEN_STATE] = None
             if init_params is not None:
                 self._given[GIVEN_PARAMS] = None
             records = tuple(target.records(args, {**kwargs, **self.static_kwargs}))
             return self._charge_and_run(
                 target, state, records, num_steps, progress_bar, as_typed_keys(rng_key, 1)
             )
-        finally:
-            self._lock.release()
 
     def _target(self, found: Outline) -> VariationalModel:
         x64 = bool(jax.config.read("jax_enable_x64"))
-        return variational_model(
-            self.model, self.guide, found, self._settings.data_plate, self._private_size, x64
-        )
-
-    def _resumed(self, fresh: SVIState, given: SVIState, rng_key: Any) -> SVIState:
-        """A given state, with a key of the caller's that its steps have not seen."""
-        shapes = [jax.tree.map(jnp.shape, s.optim_state) for s in (fresh, given)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                "init_state does not fit this model, guide and optimiser: its shapes differ"
-            )
-        if given is not self._last_state:
-            self._given[GIVEN_STATE] = None
-        return given._replace(rng_key=random.fold_in(rng_key, given.optim_state[0]))
+        plate, private_size = self._settings.data_plate, self._account.private_size
+        return variational_model(self.model, self.guide, found, plate, private_size, x64)
 
     def _charge_and_run(
         self,
@@ -291,8 +268,7 @@ class DPSVI(MeteredSVI):
     ) -> DPSVIRunResult:
         fit, plan = self._bind(target, state, num_steps)
         tail = round(self._settings.average * num_steps)
-        noise_key = os_key() if self._settings.secure else seeded_key(user_key)
-        curvature_key, noise_key = random.split(noise_key)
+        curvature_key, noise_key = random.split(self._account.noise_key(user_key))
         params = self.optim.get_params(state.optim_state)
         begin = Carry(
             state.optim_state[0],
@@ -304,10 +280,11 @@ class DPSVI(MeteredSVI):
         )
         # Mistakes that only a trace shows must not cost anything.
         trace_steps(fit, begin, records)
-        self._charge(plan, num_steps)
+        event, distance = plan.event(num_steps), plan.total_variation(num_steps)
+        self._account.charge(event, steps=num_steps, total_variation=distance)
         pieces = _BAR_UPDATES if progress_bar else _PIECES
         last = begin
-        relation = self._accountant.relation
+        relation = self._account.relation
         with steps_bar(plan, num_steps, relation, self.delta, progress_bar) as show:
             for done, last in run_steps(fit, begin, records, num_steps, tail, pieces):
                 jax.block_until_ready(last.i)
@@ -325,7 +302,7 @@ class DPSVI(MeteredSVI):
 
     def _bind(self, target: VariationalModel, state: SVIState, num_steps: int) -> tuple[Fit, Plan]:
         """Fix every number of a run; nothing is charged or touched."""
-        held = held_scales(self.guide, target, self._settings.scale, self._private_size)
+        held = held_scales(self.guide, target, self._settings.scale, self._account.private_size)
         outcomes = self._settings.outcomes(target)
         params = self.optim.get_params(state.optim_state)
         require_blind(self.optim, state.optim_state, params)
@@ -336,7 +313,7 @@ class DPSVI(MeteredSVI):
             curvature_dim=sum(params[name].size for name in held),
             num_steps=num_steps,
             delta=self.delta,
-            relation=self._accountant.relation,
+            relation=self._account.relation,
         )
         particles = self.loss.num_particles
         fit = Fit(target, self.optim, plan.gradient, particles, held, outcomes, plan.elbo)
@@ -361,14 +338,9 @@ class DPSVI(MeteredSVI):
         return build_report(
             target,
             plan,
-            charges=self._charges,
-            steps=self._steps,
+            account=self._account,
             delta=self.delta,
-            secure=self._settings.secure,
             given=tuple(self._given),
-            accountant=self._accountant,
-            private_size=self._private_size,
             notes=resolution_notes(self.guide, fit.held, plan, num_steps, self._settings.average),
             centred=fit.outcomes is not None,
-            overflow_delta=self._overflow_delta,
         )

@@ -7,10 +7,9 @@ from typing import Any
 
 from numpyro.infer import autoguide
 
-from numpyro_dp.accounting import Accountant, PrivacyReport
-from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS
-from numpyro_dp.mechanisms.wording import arithmetic
+from numpyro_dp.accounting import PrivacyReport
+from numpyro_dp.mechanisms.account import Account
+from numpyro_dp.mechanisms.wording import arithmetic, sampler
 from numpyro_dp.svi.plan import Plan
 from numpyro_dp.variational import VariationalModel
 
@@ -70,59 +69,41 @@ def build_report(
     target: VariationalModel,
     plan: Plan,
     *,
-    charges: Sequence[tuple[str, DpEvent]],
-    steps: int,
+    account: Account,
     delta: float,
-    secure: bool,
     given: Sequence[str],
-    accountant: Accountant,
-    private_size: bool,
     notes: Sequence[str],
     centred: bool,
-    overflow_delta: float,
 ) -> PrivacyReport:
-    """The report of ``charges``; every ε in it is an upper bound."""
+    """The report of all charges of ``account``; every ε in it is an upper bound."""
     mechanism = plan.gradient
-    full = mechanism.sampling_rate == 1
+    size = None if account.private_size else target.num_records
     clipped = "model-centred and clipped" if centred else "clipped"
     released = ("the parameters and the optimiser's state after every step",)
     if plan.curvature is not None:
         released += ("the noisy diagonal of the curvature, at the end",)
     if plan.elbo is not None:
         released += (f"a noisy loss after every {plan.elbo.trace.every} steps",)
-    return PrivacyReport.build(
-        entries=charges,
-        relation=accountant.relation,
+    return account.report(
         delta=delta,
         unit=f"one slice of plate '{target.plate}'",
-        num_records=None if private_size else target.num_records,
+        num_records=size,
         mechanism=(
             f"Gaussian mechanism on the sum of {clipped} per-record gradients of the bound"
             if mechanism.is_private
             else "none: un-noised, unclipped gradients"
         ),
-        sampler=(
-            "every record in every step"
-            if full
-            else f"Poisson sampling, rate {mechanism.sampling_rate:.6g}, a fresh draw for each step"
-        ),
+        sampler=sampler(mechanism, "step"),
         sampling_rate=mechanism.sampling_rate,
         clip_norm=mechanism.clip_norm,
         noise_multiplier=mechanism.noise_multiplier,
-        steps=steps,
-        warmup_steps=0,
-        num_chains=1,
-        overflow_delta=overflow_delta,
         released=released,
         assumed_public=(
-            *(() if private_size else (f"the number of records ({target.num_records})",)),
+            *(() if size is None else (f"the number of records ({size})",)),
             "model, guide, priors, starting values and every option",
             *(f"argument {name}" for name in target.public_inputs),
             *given,
         ),
-        conditions=() if secure else (INSECURE,),
-        randomness=RANDOMNESS[secure],
         arithmetic=arithmetic(mechanism),
         notes=notes,
-        accountant=accountant,
     )

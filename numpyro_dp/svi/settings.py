@@ -88,11 +88,8 @@ class Settings:
                 f"elbo releases a loss after every {self.elbo.every} steps, and the run has only "
                 f"{num_steps}: lower every="
             )
-        noise = self.noise_multiplier if self.privacy is None else self.privacy
-        if noise is None:
-            raise ValueError("give privacy= or noise_multiplier=")
         return planned(
-            noise=noise,
+            noise=arguments.given_noise(self.privacy, self.noise_multiplier),
             num_steps=num_steps,
             delta=delta,
             relation=relation,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -16,11 +15,12 @@ from jaxtyping import Array
 from numpyro_dp import _validate
 from numpyro_dp._guide import prepare
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, calibrate, privacy_curve
-from numpyro_dp.accounting.events import DpEvent, GaussianDpEvent
+from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.mechanisms import PrivateSum, arguments, os_key
-from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, as_typed_keys, is_traced, seeded_key
-from numpyro_dp.mechanisms.wording import arithmetic
+from numpyro_dp.mechanisms import PrivateSum, arguments
+from numpyro_dp.mechanisms.account import Account, refuse_traced
+from numpyro_dp.mechanisms.keys import as_typed_keys
+from numpyro_dp.mechanisms.wording import arithmetic, sampler
 from numpyro_dp.svi.checks import usable_key
 from numpyro_dp.svi.programme import Programme, StatisticsGuide
 from numpyro_dp.svi.progress import steps_bar
@@ -102,8 +102,6 @@ class VIPS:
         if clip_norm is not None and clip_norm != math.inf:
             _validate.positive("clip_norm", clip_norm)
         arguments.check_noise_and_clip(noise_multiplier, 1.0 if clip_norm is None else clip_norm)
-        if accountant is not None and not isinstance(accountant, Accountant):
-            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {accountant!r}")
         self.model, self.guide = model, guide
         self._batch_size, self._sampling_rate = batch_size, sampling_rate
         self._privacy, self._noise_multiplier, self._clip_norm = (
@@ -112,19 +110,13 @@ class VIPS:
             clip_norm,
         )
         self._data_plate = guide.data_plate if data_plate is None else data_plate
-        self._microbatch_size, self._secure = microbatch_size, secure
-        self._accountant = Accountant() if accountant is None else accountant
-        self._charges: list[tuple[str, DpEvent]] = []
-        self._steps = 0
-        self._overflow = 0.0
-        self._lock = threading.Lock()
+        self._microbatch_size = microbatch_size
+        self._account = Account(type(self).__name__, accountant, secure=secure)
 
     @property
     def delta(self) -> float:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
-        if self._privacy is not None:
-            return self._privacy.delta
-        return self._accountant.stated_delta
+        return self._account.delta(self._privacy)
 
     def run(
         self,
@@ -148,34 +140,26 @@ class VIPS:
         :raises UnsupportedModelError: the model is outside the guide's family, or cannot be split.
         :raises ValueError: an argument is out of range, or of the wrong kind.
         """
-        if is_traced(rng_key, args, kwargs):
-            raise ValueError(
-                "VIPS.run was called inside a JAX transformation: it would be charged once and "
-                "could be executed many times. Call it outside jit, vmap and pmap"
-            )
+        refuse_traced("VIPS.run", rng_key, args, kwargs)
         user_key, start_key = as_typed_keys(rng_key, 1), usable_key(rng_key)
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError("this VIPS object is already running in another thread")
-        try:
+        with self._account.alone():
             programme, plan, found = self._bind(num_steps, args, kwargs)
             target = self._target(programme, found)
             state = start = programme.start(start_key)
             records = tuple(programme.records(args, kwargs))
             _check_shapes(programme, plan, start, records)
-            self._charge(plan)
+            event = plan.cost(plan.num_steps, plan.num_steps)
+            self._account.charge(event, steps=plan.num_steps, total_variation=plan.total_variation)
             records = tuple(programme.prepared(records))
-            noise_key = os_key() if self._secure else seeded_key(user_key)
-            with steps_bar(
-                plan, plan.num_steps, self._accountant.relation, self.delta, progress_bar
-            ) as show:
+            noise_key = self._account.noise_key(user_key)
+            relation = self._account.relation
+            with steps_bar(plan, plan.num_steps, relation, self.delta, progress_bar) as show:
                 known = _releases(programme, plan, start, noise_key, records)
                 for done, state in known:
                     jax.block_until_ready(state)
                     show(done)
             report = self._report(programme, plan, found)
             return DPSVIRunResult(dict(programme.params(state)), state, None, report, target)
-        finally:
-            self._lock.release()
 
     def forecast(self, num_steps: int | None, *args: Any, **kwargs: Any) -> str:
         """What a run would release, with how much noise, and what that resolves; costs nothing.
@@ -188,7 +172,7 @@ class VIPS:
         :raises ValueError: as :meth:`run`.
         """
         _, plan, found = self._bind(num_steps, args, kwargs)
-        rate, relation = plan.sums[0].sampling_rate, self._accountant.relation
+        rate, relation = plan.sums[0].sampling_rate, self._account.relation
         event = plan.cost(plan.num_steps, plan.num_steps)
         epsilon = privacy_curve(event, relation).epsilon(self.delta)
         heading = (
@@ -206,7 +190,7 @@ class VIPS:
     def _signal(self, sampling_rate: float) -> Callable[[int], float]:
         """What a number of releases tells, as the μ of one Gaussian mechanism."""
         if self._privacy is not None:
-            sd = calibrate(GaussianDpEvent, self._privacy, self._accountant.relation)
+            sd = calibrate(GaussianDpEvent, self._privacy, self._account.relation)
             return lambda _: 1 / sd
         noise = self._noise_multiplier
         return lambda steps: math.inf if not noise else sampling_rate * math.sqrt(steps) / noise
@@ -217,8 +201,7 @@ class VIPS:
         """Fix every number of a run; nothing is charged or touched."""
         if num_steps is not None:
             num_steps = _validate.positive_int("num_steps", num_steps)
-        relation = self._accountant.relation
-        if relation == "add_remove":
+        if self._account.private_size:
             raise UnsupportedModelError(
                 "VIPS divides by the number of records, which is private under add_remove: use "
                 "relation='zero_out', which says the same of these sums, or 'replace_one'"
@@ -229,13 +212,11 @@ class VIPS:
         x64 = bool(jax.config.read("jax_enable_x64"))
         guide = self.guide.settled(found, num_steps, self._signal(rate))
         programme = _programme(guide, found, num_steps, rate, self._clip_norm, x64)
-        noise = self._noise_multiplier if self._privacy is None else self._privacy
-        assert noise is not None
         plan = planned_releases(
             phases=programme.phases,
-            noise=noise,
+            noise=arguments.given_noise(self._privacy, self._noise_multiplier),
             delta=self.delta,
-            relation=relation,
+            relation=self._account.relation,
             num_records=found.num_records,
             sampling_rate=rate,
             microbatch_size=self._microbatch_size,
@@ -249,21 +230,10 @@ class VIPS:
         x64 = bool(jax.config.read("jax_enable_x64"))
         return variational_model(self.model, self.guide, found, self._data_plate, False, x64)
 
-    def _charge(self, plan: Releases) -> None:
-        label, event = type(self).__name__, plan.cost(plan.num_steps, plan.num_steps)
-        condition = None if self._secure else INSECURE
-        self._accountant.charge(event, label=label, condition=condition)
-        self._charges.append((label, event))
-        self._steps += plan.num_steps
-        self._overflow += plan.total_variation
-
     def _report(self, programme: Programme, plan: Releases, found: Outline) -> PrivacyReport:
         first = plan.sums[0]
-        rate = first.sampling_rate
         names = ", ".join(f"{phase.name} ({len(phase.weights)})" for phase in plan.phases)
-        return PrivacyReport.build(
-            entries=self._charges,
-            relation=self._accountant.relation,
+        return self._account.report(
             delta=self.delta,
             unit=f"one slice of plate '{found.plate}'",
             num_records=found.num_records,
@@ -272,37 +242,19 @@ class VIPS:
                 if first.is_private
                 else "none: un-noised, unclipped statistics"
             ),
-            sampler=(
-                "every record in every step"
-                if rate == 1
-                else f"Poisson sampling, rate {rate:.6g}, a fresh draw for each step"
-            ),
-            sampling_rate=rate,
+            sampler=sampler(first, "step"),
+            sampling_rate=first.sampling_rate,
             clip_norm=max(each.clip_norm for each in plan.sums),
             noise_multiplier=min(each.noise_multiplier for each in plan.sums),
-            steps=self._steps,
-            warmup_steps=0,
-            num_chains=1,
-            overflow_delta=self._overflow,
             released=("the noisy sums of every step, and what the guide makes of them",),
             assumed_public=(
                 f"the number of records ({found.num_records})",
                 "model, guide, priors, bounds and every option",
                 *(f"argument {name}" for name in found.layout.public_names),
             ),
-            conditions=() if self._secure else (INSECURE,),
-            randomness=RANDOMNESS[self._secure],
             arithmetic=arithmetic(first),
             notes=programme.notes,
-            accountant=self._accountant,
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
 
 
 @lru_cache(maxsize=16)

@@ -157,7 +157,7 @@ def test_a_run_inside_a_transformation_and_stable_updates_are_refused(data):
         jax.jit(lambda key: made.run(key, 3, *data).params)(KEY)
     with pytest.raises(ValueError, match="stable_update"):
         run(made, data, stable_update=True)
-    with made._lock, pytest.raises(RuntimeError, match="another thread"):
+    with made._account.alone(), pytest.raises(RuntimeError, match="another thread"):
         run(made, data)
 
 
@@ -218,7 +218,7 @@ def check_noise(**changes):
     made = svi(indifferent, AutoDelta, optax.sgd(1.0), **settings)
     start = made.get_params(made.init(KEY, x))["w_auto_loc"]
     noise = run(made, (x,), steps=1).params["w_auto_loc"] - start
-    event = made._charges[0][1].events[0].event
+    event = made._account.charges[0].event.events[0].event
     charged = 3.0 * event.event.noise_multiplier / event.sampling_probability
     assert abs(np.asarray(noise).std() / charged - 1) < 0.145, "size of the noise"
 
@@ -259,7 +259,7 @@ def test_scales_come_from_the_curvature(data):
     report = run(private, data, steps=5).privacy
     assert 3.9 < report.epsilon <= 4.0
     assert any("curvature" in words for words in report.released)
-    total = privacy_curve(private._charges[0][1].events[1], "zero_out").epsilon(1e-5)
+    total = privacy_curve(private._account.charges[0].event.events[1], "zero_out").epsilon(1e-5)
     assert 0.5 < total < 1.5, "a tenth of the squared loss"
 
 

@@ -18,6 +18,7 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.accounting.events import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
 from numpyro_dp.mechanisms import private_sum as mechanism
+from numpyro_dp.mechanisms.keys import seeded_key
 from numpyro_dp.records import as_records, read_arguments
 from numpyro_dp.svi import vips as engine
 from numpyro_dp.svi.programme import Phase, Programme, StatisticsGuide
@@ -126,7 +127,7 @@ def test_without_noise_the_statistics_are_exact():
 
 def test_there_is_one_event_an_iteration_and_weights_share_the_budget(plain):
     made, _ = plain
-    found = gaussians(made._charges[0][1])
+    found = gaussians(made._account.charges[0].event)
     assert sum(count for _, count in found) == 4
     # Weights 1, 2, 1, 1, of mean 5/4: squared privacy losses 1/σ² go as the weights.
     expected = sorted([5 * math.sqrt(1.25)] * 3 + [5 * math.sqrt(1.25 / 2)])
@@ -145,7 +146,7 @@ def test_a_budget_is_met_and_not_wasted():
 def test_sampled_runs_compose_sampled_events():
     made = vips(sampling_rate=0.5)
     run(made)
-    (entry,) = made._accountant.entries
+    (entry,) = made._account.accountant.entries
     sampled = [
         child for child in flat_events(entry.event) if hasattr(child, "sampling_probability")
     ]
@@ -156,7 +157,7 @@ def test_sampled_runs_compose_sampled_events():
 def test_replacing_a_record_costs_twice_the_shift():
     made = vips(accountant=ndp.Accountant(relation="replace_one"))
     found = run(made).privacy
-    ((_, event),) = made._charges
+    ((event, *_),) = made._account.charges
     mu = 2 * math.sqrt(sum(count / noise**2 for noise, count in gaussians(event)))
     expected = privacy_curve(GaussianDpEvent(1 / mu), "zero_out").epsilon(found.delta)
     np.testing.assert_allclose(found.epsilon, expected, rtol=2e-3)
@@ -354,7 +355,7 @@ def noises(seed=0):
         sampling_rate=1.0,
         microbatch_size=None,
     )
-    key = engine.seeded_key(jax.random.key(seed))
+    key = seeded_key(jax.random.key(seed))
     *_, (_, state) = engine._releases(silent, plan, silent.start(KEY), key, (Y,))
     return np.asarray(state)
 
@@ -415,7 +416,7 @@ def test_estimates_divide_by_the_expected_batch():
         microbatch_size=None,
     )
     (each,) = plan.sums
-    keys = jax.random.split(engine.seeded_key(jax.random.key(1)), 300)
+    keys = jax.random.split(seeded_key(jax.random.key(1)), 300)
     one = partial(each.release, record_vector=lambda record: jnp.ones(1), records=[jnp.asarray(Y)])
     found = np.asarray(jax.lax.map(lambda key: one(key), keys))[:, 0]
     assert abs(found.mean() - N) < 4 * math.sqrt(N / 300)

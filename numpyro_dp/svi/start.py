@@ -1,0 +1,49 @@
+"""Where a variational run starts: NumPyro's own start, without the records, or an earlier state."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import random
+from numpyro.infer import SVI
+from numpyro.infer.svi import SVIState
+
+from numpyro_dp._guide import made_up_arguments
+from numpyro_dp.variational import Outline
+
+__all__ = ["fresh_state", "resumed_state"]
+
+
+def fresh_state(
+    svi: SVI, found: Outline, rng_key: Any, init_params: dict | None
+) -> tuple[SVIState, Any]:
+    """NumPyro's starting state for this key, on made-up records, and what constrains it.
+
+    :param svi: whose model, guide, optimiser and loss are started.
+    :param found: the outline of its arguments.
+    :param rng_key: a JAX key.
+    :param init_params: constrained starting values by name, used as they are.
+    """
+    args, kwargs = made_up_arguments(found.layout)
+    plain = SVI(svi.model, svi.guide, svi.optim, svi.loss)
+    with warnings.catch_warnings():
+        # Discrete latents of a record are summed out, although the loss is Trace_ELBO.
+        warnings.filterwarnings("ignore", message=".*discrete latent variables")
+        state = plain.init(rng_key, *args, init_params=init_params, **kwargs)
+    return state, plain.constrain_fn
+
+
+def resumed_state(fresh: SVIState, given: SVIState, rng_key: Any) -> SVIState:
+    """A given state, with a key of the caller's that its steps have not seen.
+
+    :raises ValueError: it is of another model, guide or optimiser than ``fresh``.
+    """
+    shapes = [jax.tree.map(jnp.shape, s.optim_state) for s in (fresh, given)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            "init_state does not fit this model, guide and optimiser: its shapes differ"
+        )
+    return given._replace(rng_key=random.fold_in(rng_key, given.optim_state[0]))
