@@ -4,14 +4,11 @@ Sampler, clip, sensitivity, noise and accounting event are one frozen value, so 
 disagree.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32, Key, UInt32
 
 from numpyro_dp import _validate
@@ -24,16 +21,11 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
-from numpyro_dp.mechanisms._checks import checked_noise, checked_shape
-from numpyro_dp.mechanisms.blocks import block
+from numpyro_dp.mechanisms._checks import checked_shape
+from numpyro_dp.mechanisms.block_sum import blockwise_sum
 from numpyro_dp.mechanisms.clip import integer_sum
-from numpyro_dp.mechanisms.lattice import (
-    Bound,
-    Lattice,
-    choose_lattice,
-    floor_noise,
-    with_noise,
-)
+from numpyro_dp.mechanisms.lattice import Bound, Lattice, floor_noise
+from numpyro_dp.mechanisms.noise_schedule import bound_at, planned_lattice, taken
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import PoissonSampler
 
@@ -148,24 +140,20 @@ class PrivateSum:
         else:
             schedule, levels = None, [noise_multiplier]
         touched = dim if entries is None else min(_validate.positive_int("entries", entries), dim)
-        sampler, lattice, bounds = None, None, ()
+        sampler = None
         if sampling_rate < 1:
             overflow = min(_OVERFLOW, 1e-3 * delta / num_steps)
             sampler = PoissonSampler.create(num_records, sampling_rate, overflow, max_records)
-        if all([checked_noise(clip_norm, level) for level in levels]):
-            rows = sized_for if sampler is None else sampler.room
-            lattice = choose_lattice(
-                dim=touched,
-                clip_norm=clip_norm,
-                noise_multiplier=levels[-1],
-                expected_batch=sampling_rate * sized_for,
-                max_rows=rows,
-                fixed_rows=max_records is None,
-                precise=num_steps * dim * 2.0**-49 > 1e-3 * delta,
-            )
-            if schedule is not None:
-                planned = [with_noise(lattice, touched, clip_norm, nm, rows) for nm in levels]
-                lattice, bounds = planned[0], tuple(each.bound for each in planned)
+        lattice, bounds = planned_lattice(
+            levels,
+            schedule is not None,
+            dim=touched,
+            clip_norm=clip_norm,
+            expected_batch=sampling_rate * sized_for,
+            max_rows=sized_for if sampler is None else sampler.room,
+            fixed_rows=max_records is None,
+            precise=num_steps * dim * 2.0**-49 > 1e-3 * delta,
+        )
         return cls(
             num_records=num_records,
             dim=int(dim),
@@ -224,12 +212,7 @@ class PrivateSum:
         distance = TotalVariation(min(1.0, num_steps * self.tv_per_step))
         counts = {self.noise_multiplier: num_steps}
         if self.schedule is not None:
-            each, rest = divmod(num_steps, num_chains)
-            if rest:
-                raise ValueError(f"{num_steps} steps cannot be shared by {num_chains} chains")
-            last = len(self.schedule) - 1
-            taken = Counter(self.schedule[min(start + k, last)] for k in range(each))
-            counts = {level: num_chains * count for level, count in sorted(taken.items())}
+            counts = taken(self.schedule, num_steps, start=start, num_chains=num_chains)
         releases = [
             SelfComposedDpEvent(self._one_release(level), count) for level, count in counts.items()
         ]
@@ -253,15 +236,7 @@ class PrivateSum:
     def _bound(self, lattice: Lattice, step: int | Int32[Array, ""]) -> Bound:
         if self.schedule is None:
             return lattice.bound
-        place = {level: k for k, level in enumerate(sorted(set(self.schedule)))}
-        places = jnp.asarray([place[level] for level in self.schedule], jnp.int32)
-        at = places[jnp.clip(step, 0, len(self.schedule) - 1)]
-        squared, cap, scale = zip(*self.bounds, strict=True)
-        return Bound(
-            jnp.asarray(squared, jnp.uint32)[at],
-            jnp.asarray(cap, jnp.float32)[at],
-            jnp.asarray(scale, jnp.float32)[at],
-        )
+        return bound_at(self.schedule, self.bounds, step)
 
     def release(
         self,
@@ -292,8 +267,9 @@ class PrivateSum:
             )
         (batch_words, dither_words, noise_words) = self._words(key)
         batch = None if self.sampler is None else self.sampler.draw(*batch_words)
+        blocks = *self._blocks(), self.num_records
         if self.lattice is None:
-            total = self._total(record_vector, records, batch, self._float_sum)
+            total = blockwise_sum(record_vector, self._float_sum, records, batch, *blocks)
             return total / self.sampling_rate
         lattice, bound = self.lattice, self._bound(self.lattice, step)
 
@@ -303,7 +279,8 @@ class PrivateSum:
             words = dither_words[0], noise_words[0][0]
             return self._integer_sum(lattice, vectors, rows, mask, *words, bound)
 
-        total = self._total(self._in_float32(record_vector), records, batch, block_sum)
+        single = self._in_float32(record_vector)
+        total = blockwise_sum(single, block_sum, records, batch, *blocks)
         noisy = (total + floor_noise(lattice, *noise_words)).astype(jnp.float32)
         released = (noisy - lattice.mean) * (bound.scale / self.sampling_rate)
         return released if self.scale is None else released / jnp.array(self.scale, jnp.float32)
@@ -355,30 +332,3 @@ class PrivateSum:
             most = min(most, in_cache, self.lattice.exact_rows)
         blocks = -(-self.room // most)
         return blocks, -(-self.room // blocks)
-
-    def _total(
-        self,
-        vector: RecordVector,
-        records: list[Array],
-        batch: tuple[Int32[Array, " room"], Bool[Array, " room"]] | None,
-        block_sum: Callable[..., Array],
-    ) -> Array:
-        """The sum over the batch, by blocks of rows when it is too large for one."""
-        blocks, size = self._blocks()
-        if batch is not None and blocks > 1:
-            padding = (0, blocks * size - self.room)
-            batch = jnp.pad(batch[0], padding), jnp.pad(batch[1], padding)
-
-        def one_block(number: int | Int32[Array, ""]) -> Array:
-            leaves, rows, mask = block(records, batch, number, size, self.num_records)
-            return block_sum(jax.vmap(vector)(leaves), rows, mask)
-
-        if blocks == 1:
-            return one_block(0)
-
-        def add(total: Array, number: Int32[Array, ""]) -> tuple[Array, None]:
-            return total + one_block(number), None
-
-        like = jax.eval_shape(one_block, 0)
-        numbers = jnp.arange(blocks, dtype=jnp.int32)
-        return lax.scan(add, jnp.zeros(like.shape, like.dtype), numbers)[0]
