@@ -38,6 +38,7 @@ class Reading(NamedTuple):
     """A model as a conjugate guide needs it.
 
     - **site**, **kind**: the observed site and its family; ``"mixture"`` for mixtures of normals.
+    - **slopes**: derivatives of its parameters with respect to each latent.
     - **priors**: the law of each latent.
     - **outcome**: from one record's arrays to its flat outcome.
     - **size**: numbers in it.
@@ -47,6 +48,7 @@ class Reading(NamedTuple):
     site: str
     kind: str
     told: Told
+    slopes: Labelled
     priors: dict[str, Prior]
 
     @property
@@ -110,9 +112,7 @@ class Reading(NamedTuple):
         )
 
     def _entries(self, name: str, latent: str) -> np.ndarray | None:
-        slopes = self.told.slopes
-        assert slopes is not None
-        pruned = slopes.pruned(lambda label: label == (name, latent))
+        pruned = self.slopes.pruned(lambda label: label == (name, latent))
         if any(pruned.used):
             return None
         size = int(np.prod(self.told.latents[latent].shape))
@@ -184,9 +184,7 @@ def read_model(found: Outline) -> Reading:
             lambda *inputs: {"row": row(*inputs)}, latents, structs, key_struct()
         )
         sloped = trace_program(slopes, latents, structs, key_struct())
-    told = Told(
-        Labelled(program, labels(program.out), names),
-        Labelled(sloped, labels(sloped.out), names),
-        latents,
-    )
-    return Reading(found, site, seen[-1], told, read_priors(found, wall._spec.model, latents))
+    told = Told(Labelled(program, labels(program.out), names), latents)
+    derived = Labelled(sloped, labels(sloped.out), names)
+    priors = read_priors(found, wall._spec.model, latents)
+    return Reading(found, site, seen[-1], told, derived, priors)

@@ -227,11 +227,9 @@ Program = Callable[[Sequence[Array]], Array]
 
 def _programs(reading: Reading, sites: Sequence[str]) -> tuple[Program, Program]:
     """One record's rows (outcomes by coefficients), and its outcome less the mean's offset."""
-    slopes = reading.told.slopes
-    assert slopes is not None
     what = "mean (it must be linear in the coefficients)"
     parts = [
-        reading.of_record(slopes.pruned(lambda label, n=name: label == ("loc", n)), what)
+        reading.of_record(reading.slopes.pruned(lambda label, n=name: label == ("loc", n)), what)
         for name in sites
     ]
     outcome, offset = reading.outcome(), reading.at_zero("loc")

@@ -82,7 +82,6 @@ class Told(NamedTuple):
     """Programs of one trace, each asked for by name."""
 
     labelled: Labelled
-    slopes: Labelled | None
     latents: dict[str, jax.ShapeDtypeStruct]
 
     def reads(self, name: str) -> tuple[list[str], list[str]]:
@@ -268,7 +267,7 @@ def read_priors(
     priors = {}
     for name, struct in latents.items():
         own = tuple((g, p) if g == name else ("", "") for g, p in every.labels)
-        told = Told(every._replace(labels=own), None, latents)
+        told = Told(every._replace(labels=own), latents)
         known, event_dim = kinds[name]
         priors[name] = _prior(name, known, struct.shape, event_dim, told)
     for name, prior in priors.items():

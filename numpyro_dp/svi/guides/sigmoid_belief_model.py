@@ -90,7 +90,7 @@ def read_network(model: Callable[..., Any], found: Outline) -> Network:
     inputs = (*(leaf.name for leaf in found.layout.arrays), "")
     # Inputs come sorted by name, as dictionaries do.
     every = dict(sorted({**latents, hidden: units}.items()))
-    told = Told(Labelled(program, labels(program.out), inputs), None, every)
+    told = Told(Labelled(program, labels(program.out), inputs), every)
     priors = read_priors(found, model, latents)
     return _recognised(found, told, priors, (hidden, visible))
 

@@ -228,13 +228,13 @@ class BeliefProgramme(Programme):
         state = state._replace(matrix=matrix)
         if self.network.base is None:
             return state
-        return state._replace(layers=state.layers._replace(base=self._base(on)))
+        base = self._base(self.prior[self.network.base], on)
+        return state._replace(layers=state.layers._replace(base=base))
 
-    def _base(self, on: Array) -> Array:
+    def _base(self, prior: Prior, on: Array) -> Array:
         """Posterior mode of the hidden logits, by steps that the bound 1/4 makes safe."""
-        assert self.network.base is not None
-        prior = self.prior[self.network.base].params
-        loc, precision = jnp.asarray(prior["loc"]), jnp.asarray(prior["scale"]) ** -2.0
+        loc, precision = (jnp.asarray(prior.params[name]) for name in ("loc", "scale"))
+        precision = precision**-2.0
         on = jnp.clip(on, 0, self.num_records)
 
         def once(_: Array, base: Array) -> Array:
