@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -175,28 +175,21 @@ def audit(
     relation = check_relation(relation)
     delta = kernel.delta if delta is None else _validate.probability("delta", delta)
     num_steps = num_samples * kernel.steps_per_sample
-    both = data, neighbour
-    walls = [_wall(kernel, arguments, relation) for arguments in both]
-    records = [wall.records(arguments) for wall, arguments in zip(walls, both, strict=True)]
-    pair = take_apart(*records, relation)
-    bound = [
-        kernel.bind(wall, num_steps=num_steps, relation=relation, delta=delta) for wall in walls
-    ]
-    event = bound[0].event(num_steps)
-    if event != bound[1].event(num_steps):
+    sides = _both_sides(kernel, (data, neighbour), relation, num_steps, delta)
+    event = sides.bound[0].event(num_steps)
+    if event != sides.bound[1].event(num_steps):
         raise ValueError(
             "the kernel is charged differently on the two data sets: give them equal public "
             "arguments, and sampling_rate= in place of batch_size="
         )
-    key = as_typed_keys(rng_key, 1)
-    z = starting_positions(walls[0], kernel.init_strategy, key, init_params, 1)
+    key, wall = as_typed_keys(rng_key, 1), sides.bound[0].wall
+    z = starting_positions(wall, kernel.init_strategy, key, init_params, 1)
     if relation == "zero_out":
-        check_null(walls[0], z, pair)
+        check_null(wall, z, sides.pair)
+    noise_keys = random.split(seeded_key(key))
     scores = [
-        _scores(one, _scorer(one, num_samples, score), noise_key, num_chains, z, leaves, pair)
-        for one, leaves, noise_key in zip(
-            bound, records, random.split(seeded_key(key)), strict=True
-        )
+        _scores(one, _scorer(one, num_samples, score), noise_key, num_chains, z, leaves, sides.pair)
+        for one, leaves, noise_key in zip(sides.bound, sides.records, noise_keys, strict=True)
     ]
     verdict = best_verdict(*scores, delta=delta, confidence=confidence)
     return AuditResult(
@@ -237,6 +230,30 @@ def _check(
         raise ValueError(f"num_chains must be at least {_LEAST_CHAINS}, got {num_chains}")
     if _validate.probability("confidence", confidence) <= 0.5:
         raise ValueError(f"confidence must lie in (0.5, 1), got {confidence!r}")
+
+
+class _Sides(NamedTuple):
+    """The kernel on each data set, their records, and what sets these apart."""
+
+    bound: list[BoundKernel]
+    records: list[list[Array]]
+    pair: Pair
+
+
+def _both_sides(
+    kernel: PrivateKernel,
+    both: tuple[tuple[Any, ...], tuple[Any, ...]],
+    relation: Relation,
+    num_steps: int,
+    delta: float,
+) -> _Sides:
+    walls = [_wall(kernel, arguments, relation) for arguments in both]
+    records = [wall.records(arguments) for wall, arguments in zip(walls, both, strict=True)]
+    pair = take_apart(*records, relation)
+    bound = [
+        kernel.bind(wall, num_steps=num_steps, relation=relation, delta=delta) for wall in walls
+    ]
+    return _Sides(bound, records, pair)
 
 
 def _wall(kernel: PrivateKernel, arguments: tuple[Any, ...], relation: Relation) -> PrivateModel:

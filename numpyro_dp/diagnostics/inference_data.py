@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["from_numpyro"]
 
+# Arrays by group and site, and the attributes of every group.
+_Groups = tuple[dict[str, Any], dict[str, Any]]
+
 _SAMPLE_DIMS = ("chain", "draw")
 _SETTINGS = ("clip_norm", "noise_multiplier", "sampling_rate", "steps", "num_chains")
 
@@ -81,42 +84,22 @@ def from_numpyro(
         >>> dict(idata.posterior["mu"].sizes), idata.posterior.attrs["dp_relation"]
         ({'chain': 1, 'draw': 10}, 'zero_out')
     """
+    given = warmup_posterior or {}, prior or {}, predictions or {}
     if isinstance(mcmc, (EstimatorResult, DPSVIRunResult)):
-        return _of_result(mcmc, coords or {}, dims or {}, warmup_posterior, prior, predictions)
-    if not isinstance(mcmc, MCMC):
+        groups, attributes = _of_result(mcmc, *given)
+    elif isinstance(mcmc, MCMC):
+        groups, attributes = _of_draws(mcmc, *given)
+    else:
         raise ValueError(
             "from_numpyro takes a numpyro_dp.MCMC or the result of an estimator or of DPSVI.run, "
             f"got {type(mcmc).__name__}"
         )
-    described = mcmc._described
-    if described is None or mcmc.last_state is None:
-        raise ValueError("nothing has run yet: call mcmc.run() first")
-    warmup_steps = mcmc.num_warmup * described.steps_per_sample
-    if np.all(np.asarray(mcmc.last_state.i) == warmup_steps):
-        raise ValueError(
-            "only the warm-up has run, and there are no posterior draws yet: call mcmc.run() first"
-        )
-    arviz = _arviz()
-    sites = mcmc.get_samples(group_by_chain=True)
-    fields = mcmc.get_extra_fields(group_by_chain=True)
-    given = _Given(mcmc, described.num_records)
-    latent, observable = given.prior(prior or {}, sites)
-    groups = {
-        "posterior": sites,
-        "sample_stats": fields,
-        "warmup_posterior": given.warmup(warmup_posterior or {}),
-        "prior": latent,
-        "prior_predictive": observable,
-        "predictions": given.predictions(predictions or {}),
-    }
-    settings = {"kernel": type(mcmc.sampler).__name__, "thinning": mcmc.thinning}
-    attributes = _attributes(mcmc.privacy, settings, mcmc.num_warmup)
     datasets = {
         group: _dataset(arrays, coords or {}, dims or {}, attributes)
         for group, arrays in groups.items()
         if arrays
     }
-    return _assembled(arviz, datasets)
+    return _assembled(_arviz(), datasets)
 
 
 def _arviz() -> Any:
@@ -202,22 +185,47 @@ class _Given:
             )
 
 
+def _of_draws(
+    mcmc: MCMC,
+    warmup_posterior: Mapping[str, ArrayLike],
+    prior: Mapping[str, ArrayLike],
+    predictions: Mapping[str, ArrayLike],
+) -> _Groups:
+    described = mcmc._described
+    if described is None or mcmc.last_state is None:
+        raise ValueError("nothing has run yet: call mcmc.run() first")
+    warmup_steps = mcmc.num_warmup * described.steps_per_sample
+    if np.all(np.asarray(mcmc.last_state.i) == warmup_steps):
+        raise ValueError(
+            "only the warm-up has run, and there are no posterior draws yet: call mcmc.run() first"
+        )
+    sites = mcmc.get_samples(group_by_chain=True)
+    given = _Given(mcmc, described.num_records)
+    latent, observable = given.prior(prior, sites)
+    groups = {
+        "posterior": sites,
+        "sample_stats": mcmc.get_extra_fields(group_by_chain=True),
+        "warmup_posterior": given.warmup(warmup_posterior),
+        "prior": latent,
+        "prior_predictive": observable,
+        "predictions": given.predictions(predictions),
+    }
+    settings = {"kernel": type(mcmc.sampler).__name__, "thinning": mcmc.thinning}
+    return groups, _attributes(mcmc.privacy, settings, mcmc.num_warmup)
+
+
 def _of_result(
-    result: EstimatorResult | DPSVIRunResult,
-    coords: Mapping[str, Sequence],
-    dims: Mapping[str, Sequence[str]],
-    *groups: Mapping[str, ArrayLike] | None,
-) -> Any:
-    if any(groups):
+    result: EstimatorResult | DPSVIRunResult, *given: Mapping[str, ArrayLike]
+) -> _Groups:
+    if any(given):
         raise ValueError(
             "warmup_posterior, prior and predictions are for MCMC: leave them out for an estimate "
             "or a variational posterior"
         )
     kind = "guide" if isinstance(result, DPSVIRunResult) else "estimator"
     name = result.guide_name if isinstance(result, DPSVIRunResult) else result.privacy.events[-1][0]
-    attributes = _attributes(result.privacy, {kind: name}, 0)
-    sites = _dataset(result.get_samples(group_by_chain=True), coords, dims, attributes)
-    return _assembled(_arviz(), {"posterior": sites})
+    groups = {"posterior": result.get_samples(group_by_chain=True)}
+    return groups, _attributes(result.privacy, {kind: name}, 0)
 
 
 def _attributes(
