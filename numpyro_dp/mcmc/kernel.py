@@ -106,22 +106,39 @@ class BoundKernel(MCMCKernel):
         return self.start(rng_key, init_params)
 
     def sample(self, state: Any, model_args: Any, model_kwargs: Any = None) -> Any:
-        step = partial(self._step_one_chain, records=list(model_args))
+        records = list(model_args)
+        return self.transition(state, self.recall(state, records), records)[0]
+
+    def recall(self, state: Any, records: list) -> Any:
+        """:meth:`recollection` of one chain, or of vectorized ones.
+
+        **Privacy.** It holds values of single records. It goes from step to step inside one
+        compiled loop, and no loop returns it.
+        """
         # NumPyro hands vectorized chains over as one batched state; the records are shared.
-        advance = jax.vmap(step) if state.rng_key.ndim else step
+        one = partial(self.recollection, records=records)
+        return jax.vmap(one)(state) if is_batched(state) else one(state)
+
+    def transition(self, state: Any, recollection: Any, records: list) -> tuple[Any, Any]:
+        """The steps of one sample, and what :meth:`recall` would now return."""
+        step = partial(self._step_one_chain, records=records)
+        advance = jax.vmap(step) if is_batched(state) else step
         if self.steps_per_sample == 1:
-            return advance(state)
+            return advance(state, recollection)
         # The chains are batched within the loop: a loop that is batched as a whole is traced again,
         # outside of what a kernel asks for while it is traced, such as 64 bits.
-        return lax.fori_loop(0, self.steps_per_sample, lambda _, state: advance(state), state)
+        return lax.fori_loop(
+            0, self.steps_per_sample, lambda _, carry: advance(*carry), (state, recollection)
+        )
 
-    def _step_one_chain(self, state: Any, records: list) -> Any:
+    def _step_one_chain(self, state: Any, recollection: Any, records: list) -> tuple[Any, Any]:
         # A ratchet: children are one-way, so the last state's key tells nothing of the noise
         # already drawn. The counter is folded in so that resuming under a key that was used
         # before still draws fresh noise.
         carried, fresh = random.split(state.rng_key)
-        state = self.advance(random.fold_in(fresh, state.i), state, records)
-        return state._replace(i=state.i + 1, rng_key=carried)
+        key = random.fold_in(fresh, state.i)
+        state, recollection = self.advance_from(key, state, recollection, records)
+        return state._replace(i=state.i + 1, rng_key=carried), recollection
 
     @abstractmethod
     def start(self, rng_key: Any, z: dict) -> Any:
@@ -138,6 +155,16 @@ class BoundKernel(MCMCKernel):
     @abstractmethod
     def advance(self, key: Any, state: Any, records: list) -> Any:
         """One private step of one chain; ``i`` and ``rng_key`` are replaced by the caller."""
+
+    def recollection(self, state: Any, records: list) -> Any:
+        """What a step asks the records about the state it starts from, if anything."""
+        return ()
+
+    def advance_from(
+        self, key: Any, state: Any, recollection: Any, records: list
+    ) -> tuple[Any, Any]:
+        """:meth:`advance` with the state's recollection at hand, and the next state's."""
+        return self.advance(key, state, records), recollection
 
     @abstractmethod
     def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:

@@ -66,8 +66,8 @@ def collect(
 )
 def _chunk(kernel, gather, size, thinning, low, high, start, state, collection, records):
     def body(index, carry):
-        state, collection = carry
-        state = kernel.sample(state, records)
+        state, recollection, collection = carry
+        state, recollection = kernel.transition(state, recollection, records)
         row = (index - start) // thinning
         row = jnp.where(row < 0, size, row)
         collection = jax.tree.map(
@@ -75,9 +75,12 @@ def _chunk(kernel, gather, size, thinning, low, high, start, state, collection, 
             collection,
             gather(state),
         )
-        return state, collection
+        return state, recollection, collection
 
-    return lax.fori_loop(low, high, body, (state, collection))
+    # What is recalled holds values of single records, and ends here.
+    carry = state, kernel.recall(state, records), collection
+    state, _, collection = lax.fori_loop(low, high, body, carry)
+    return state, collection
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,12 +14,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.glm import recognise
+from numpyro_dp.glm import Row, recognise
 from numpyro_dp.mcmc.charges import FilteredCharge
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
 from numpyro_dp.mcmc.metropolis_plan import Plan
 from numpyro_dp.mcmc.proposals import Move, RandomWalk, move_publicly
-from numpyro_dp.mechanisms.accept_sum import FullBatch
+from numpyro_dp.mechanisms.accept_sum import FullBatch, RecordChange, RecordTerm
 from numpyro_dp.mechanisms.pick import pick
 
 __all__ = ["BoundMetropolis", "MetropolisState"]
@@ -52,6 +53,21 @@ class MetropolisState(NamedTuple):
     allowance: Int[Array, "... 2"]
 
 
+class RecordsChange(NamedTuple):
+    """What one record says of a move.
+
+    - **here**: from a record to its log likelihood at the position.
+    - **step**: from a record and that number to its term and its log likelihood at the candidate.
+    """
+
+    here: RecordTerm
+    step: RecordChange
+
+    def term(self, record: list) -> Float[Array, ""]:
+        """The record's term, in nats."""
+        return self.step(record, self.here(record))[0]
+
+
 @dataclass(frozen=True)
 class BoundMetropolis(BoundKernel):
     """A Metropolis kernel with proposal, bound, noise and charge fixed."""
@@ -67,14 +83,44 @@ class BoundMetropolis(BoundKernel):
         return state._replace(allowance=jnp.zeros_like(state.allowance))
 
     def advance(self, key: Any, state: MetropolisState, records: list) -> MetropolisState:
+        return self.advance_from(key, state, self.recollection(state, records), records)[0]
+
+    def recollection(self, state: MetropolisState, records: list) -> Any:
+        """Every record's log likelihood at the position, where the next step can rely on it."""
+        if self._remembering is None:
+            return ()
+        position, unravel = ravel_pytree(state.z)
+        here = self._change(position, jnp.zeros_like(position), unravel).here
+        return self._remembering.values(here, records)
+
+    def advance_from(
+        self, key: Any, state: MetropolisState, recollection: Any, records: list
+    ) -> tuple[MetropolisState, Any]:
         step_key, move_key = random.split(key)
-        step = self._decide if self.plan.settings.num_candidates == 1 else self._choose
-        z, allowance = step(step_key, state, records)
+        if self._several:
+            z, allowance = self._choose(step_key, state, records)
+        else:
+            z, allowance, recollection = self._decide(step_key, state, recollection, records)
         if self.public_moves:
             z = move_publicly(move_key, z, self.public_moves, self.wall.log_prior)
-        return state._replace(z=z, allowance=allowance)
+        return state._replace(z=z, allowance=allowance), recollection
 
-    def _decide(self, key: Any, state: MetropolisState, records: list) -> tuple[dict, Array]:
+    @property
+    def _several(self) -> bool:
+        return self.plan.settings.num_candidates > 1
+
+    @property
+    def _remembering(self) -> FullBatch | None:
+        """The batch whose values at the position hold until the next step, if they do."""
+        batch = self.plan.log_ratio
+        # A public move changes the position without a look at the records.
+        if not isinstance(batch, FullBatch) or self._several or self.public_moves:
+            return None
+        return batch
+
+    def _decide(
+        self, key: Any, state: MetropolisState, recollection: Any, records: list
+    ) -> tuple[dict, Array, Any]:
         """One candidate, accepted or not."""
         walk_key, batch_key, accept_key = random.split(key, 3)
         position, unravel = ravel_pytree(state.z)
@@ -86,14 +132,16 @@ class BoundMetropolis(BoundKernel):
         limit, tried, allowance = self.plan.charge.admit(
             state.allowance, [state.z, there], possible
         )
-        term = (
-            self._predictor_term(position, move)
-            if self.plan.settings.directional
-            else self._term(position, candidate, unravel)
-        )
-        total = self.plan.log_ratio.total(batch_key, term, records, limit)
+        change = self._change(position, move, unravel)
+        if self._remembering is None:
+            total = self.plan.log_ratio.total(batch_key, change.term, records, limit)
+            after = recollection
+        else:
+            total, after = self._remembering.change(change.step, recollection, records, limit)
         accepted = tried & self.plan.test.decide(accept_key, total, jnp.where(possible, prior, 0))
-        return unravel(jnp.where(accepted, candidate, position)), allowance
+        z = unravel(jnp.where(accepted, candidate, position))
+        chosen = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), after, recollection)
+        return z, allowance, chosen
 
     def _choose(self, key: Any, state: MetropolisState, records: list) -> tuple[dict, Array]:
         """One of several candidates around a centre, the current position among them."""
@@ -122,16 +170,24 @@ class BoundMetropolis(BoundKernel):
         chosen = pick(pick_key, self.plan.test.grid, totals, prior)
         return unravel(jnp.where(tried, points[chosen], position)), allowance
 
-    def _term(self, position: Array, candidate: Array, unravel: Any) -> Any:
-        here, there = unravel(position), unravel(candidate)
+    def _change(self, position: Array, move: Array, unravel: Any) -> RecordsChange:
+        return (
+            self._predictor_change(position, move)
+            if self.plan.settings.directional
+            else self._likelihood_change(position, position + move, unravel)
+        )
 
-        def term(record: list) -> Float[Array, ""]:
-            change = self.wall.record_log_likelihood(there, record)
-            return self.plan.power * (change - self.wall.record_log_likelihood(here, record))
+    def _likelihood_change(self, position: Array, candidate: Array, unravel: Any) -> RecordsChange:
+        def value(z: dict, record: list) -> Float[Array, ""]:
+            return self.wall.record_log_likelihood(z, record)
 
-        return term
+        def step(record: list, here: Float[Array, ""]) -> tuple[Array, Array]:
+            there = value(unravel(candidate), record)
+            return self.plan.power * (there - here), there
 
-    def _predictor_term(self, position: Array, move: Array) -> Any:
+        return RecordsChange(partial(value, unravel(position)), step)
+
+    def _predictor_change(self, position: Array, move: Array) -> RecordsChange:
         """The change of a convex loss of a projected row, within that of its predictor.
 
         The move is the normal vector as drawn. Far from the origin, positions are so coarse in
@@ -141,16 +197,19 @@ class BoundMetropolis(BoundKernel):
         loss, power = glm.loss(), self.plan.power
         row_norm = self.plan.settings.slope / power / loss.lipschitz
 
-        def term(record: list) -> Float[Array, ""]:
-            row = glm.clipped(record, row_norm)
+        def value(point: Array, row: Row) -> Float[Array, ""]:
             # Accelerators multiply matrices with 10-bit mantissas unless told otherwise.
-            shift = jnp.matmul(row.x, move, precision=lax.Precision.HIGHEST)
-            before = row.x @ position + row.offset
-            change = loss.value(before, row) - loss.value(before + shift, row)
-            most = jnp.abs(shift) * loss.lipschitz
-            return power * jnp.clip(change, -most, most)
+            predictor = jnp.matmul(row.x, point, precision=lax.Precision.HIGHEST)
+            return -loss.value(predictor + row.offset, row)
 
-        return term
+        def step(record: list, here: Float[Array, ""]) -> tuple[Array, Array]:
+            row = glm.clipped(record, row_norm)
+            there = value(position + move, row)
+            shift = jnp.matmul(row.x, move, precision=lax.Precision.HIGHEST)
+            most = jnp.abs(shift) * loss.lipschitz
+            return power * jnp.clip(there - here, -most, most), there
+
+        return RecordsChange(lambda record: value(position, glm.clipped(record, row_norm)), step)
 
     def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
         return self.plan.charge.event(num_steps, start=start, num_chains=num_chains)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,26 @@ from jaxtyping import Array, Float, Int32, Key
 from numpyro_dp.mechanisms.blocks import block
 from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
 
-__all__ = ["FullBatch", "LogRatio", "RecordTerm", "UnclippedBatch", "as_integers", "rows_in_block"]
+__all__ = [
+    "FullBatch",
+    "LogRatio",
+    "RecordChange",
+    "RecordTerm",
+    "UnclippedBatch",
+    "as_integers",
+    "rows_in_block",
+]
 
 RecordTerm = Callable[[list[Array]], Float[Array, "..."]]
+# From one record and its log likelihood here to its term and its log likelihood there.
+RecordChange = Callable[
+    [list[Array], Float[Array, "..."]], tuple[Float[Array, "..."], Float[Array, "..."]]
+]
 
 # Rows of one block: enough to keep vector units busy, few enough to stay in cache.
 _MOST_ROWS = 1 << 13
+# Bytes of records that are looked at all at once: their copies in blocks would cost a fifth.
+_AT_ONCE = 1 << 26
 _INT32 = 1 << 31
 
 
@@ -111,10 +125,55 @@ class FullBatch:
         records: Sequence[Array],
         limit: int | Int32[Array, ""],
     ) -> Fixed:
-        def integers(terms: Float[Array, " rows"]) -> Int32[Array, " rows"]:
-            return as_integers(terms, self.grid.unit, limit)
+        return self._sum(self.values(term, records), limit)
 
-        return self.grid.total(_block_sums(self, term, integers, records))
+    def values(self, value: Callable[[Any], Any], rows: Any) -> Any:
+        """What a function of one record gives for each, records last.
+
+        Args:
+            value: from one row of each leaf (leading axis 1) to arrays.
+            rows: leaves with one row for each record.
+        """
+        leaves = jax.tree.leaves(rows)
+        if self.one_by_one:
+            found = lax.map(value, jax.tree.map(lambda leaf: leaf[:, None], rows))
+            return jax.tree.map(lambda each: jnp.moveaxis(each, 0, -1), found)
+        if sum(leaf.nbytes for leaf in leaves) <= _AT_ONCE:
+            return _vectorized(value)(rows)
+        return _in_blocks(_vectorized(value), rows, leaves[0].shape[0])
+
+    def change(
+        self,
+        change: RecordChange,
+        here: Float[Array, " records"],
+        records: Sequence[Array],
+        limit: int | Int32[Array, ""],
+    ) -> tuple[Fixed, Float[Array, " records"]]:
+        """:meth:`total` of what changes between two positions, of which one was looked at before.
+
+        Args:
+            change: from one record and its value here to its term in nats and its value there.
+            here: :meth:`values` at the first position.
+            records: leaves with one row for each record.
+            limit: bound on one record's integer in this step.
+
+        Returns:
+            The sum, and every record's value at the second position.
+
+        Privacy: the sum is as :meth:`total`'s, whatever ``here`` holds, as long as each entry is
+            about its own record. The values are the records' own and must not leave.
+        """
+
+        terms, there = self.values(lambda row: change(row[0], row[1][0]), (list(records), here))
+        return self._sum(terms, limit), there
+
+    def _sum(self, terms: Float[Array, " records"], limit: int | Int32[Array, ""]) -> Fixed:
+        """The exact sum of the terms' integers."""
+
+        def integers(rows: list[Array]) -> Int32[Array, " rows"]:
+            return as_integers(rows[0][:, 0], self.grid.unit, limit)
+
+        return self.grid.total(_block_sums(self, integers, [terms]))
 
     def candidate_totals(
         self, term: RecordTerm, records: Sequence[Array], limit: int | Int32[Array, ""]
@@ -132,15 +191,15 @@ class FullBatch:
         Privacy: a record's integers lie in [−limit, 0], so its range is at most ``limit``.
         """
 
-        def integers(terms: Float[Array, "candidates rows"]) -> Int32[Array, "candidates rows"]:
+        def integers(rows: list[Array]) -> Int32[Array, "candidates rows"]:
             # Every candidate needs the best one: without a barrier, each computes all of them.
-            terms = lax.optimization_barrier(terms)
+            terms = lax.optimization_barrier(self.values(term, [leaf[:, 0] for leaf in rows]))
             usable = jnp.all(jnp.isfinite(terms), axis=0)
             terms = jnp.where(usable, terms, 0)
             highest = jnp.max(terms, axis=0)
             return jnp.minimum(as_integers(terms - highest, self.grid.unit, limit), 0)
 
-        return self.grid.total(_block_sums(self, term, integers, records))
+        return self.grid.total(_block_sums(self, integers, list(records)))
 
 
 @dataclass(frozen=True)
@@ -164,25 +223,51 @@ class UnclippedBatch:
         return self.grid.public(jnp.sum(terms))
 
 
+def _vectorized(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of one record for all rows, which come last: vector units expect them so."""
+
+    def values(rows: Any) -> Any:
+        return jax.vmap(value, out_axes=-1)(jax.tree.map(lambda leaf: leaf[:, None], rows))
+
+    return values
+
+
+def _in_blocks(values: Callable[[Any], Any], rows: Any, num_records: int) -> Any:
+    """``values`` of a block of rows at a time, whose intermediate results stay in cache."""
+    size = min(_MOST_ROWS, num_records)
+
+    def some(start: Int32[Array, ""] | int) -> Any:
+        return values(jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size), rows))
+
+    def one_block(number: Int32[Array, ""], found: Any) -> Any:
+        # The last block reaches back over rows already seen.
+        start = jnp.minimum(number * size, num_records - size)
+        return jax.tree.map(
+            lambda all_, block: lax.dynamic_update_slice_in_dim(all_, block, start, -1),
+            found,
+            some(start),
+        )
+
+    shapes = jax.eval_shape(some, 0)
+    empty = jax.tree.map(
+        lambda like: jnp.zeros((*like.shape[:-1], num_records), like.dtype), shapes
+    )
+    return lax.fori_loop(0, -(-num_records // size), one_block, empty)
+
+
 def _block_sums(
     batch: FullBatch,
-    term: RecordTerm,
-    integers: Callable[[Float[Array, "... rows"]], Int32[Array, "... rows"]],
+    integers: Callable[[list[Array]], Int32[Array, "... rows"]],
     records: Sequence[Array],
 ) -> Int32[Array, "blocks ..."]:
+    """Sums of blocks of integers, of which none can wrap."""
     leaves = list(records)
     num_records = leaves[0].shape[0]
     blocks, size = rows_in_block(num_records, batch.largest, batch.grid.low_bits)
 
     def one_block(_: None, number: Int32[Array, ""]) -> tuple[None, Int32[Array, "..."]]:
         rows, _numbers, mask = block(leaves, None, number, size, num_records)
-        # Rows come last, where vector units expect them.
-        terms = (
-            jnp.moveaxis(lax.map(term, rows), 0, -1)
-            if batch.one_by_one
-            else (jax.vmap(term, out_axes=-1)(rows))
-        )
         # One use of the integers: split into limbs here, each limb might be rounded on its own.
-        return None, jnp.sum(jnp.where(mask, integers(terms), 0), axis=-1)
+        return None, jnp.sum(jnp.where(mask, integers(rows), 0), axis=-1)
 
     return lax.scan(one_block, None, jnp.arange(blocks, dtype=jnp.int32))[1]

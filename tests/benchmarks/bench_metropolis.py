@@ -76,10 +76,12 @@ def private_call(records, batch, steps):
 
     @jax.jit
     def run(state, records):
-        def step(state, _):
-            return bound.sample(state, records), None
+        def step(carry, _):
+            return bound.transition(*carry, records), None
 
-        return lax.scan(step, state, None, length=steps)[0].z["w"]
+        # As the loop behind numpyro_dp.MCMC does.
+        carry = state, bound.recall(state, records)
+        return lax.scan(step, carry, None, length=steps)[0][0].z["w"]
 
     key = random.wrap_key_data(jnp.arange(8, dtype=jnp.uint32), impl=CHACHA20)
     return partial(run, bound.start(key, {"w": jnp.zeros(DIM)}), wall.records(tuple(records)))

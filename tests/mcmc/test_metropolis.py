@@ -22,6 +22,7 @@ from numpyro_dp.accounting.events import (
     ZCDpEvent,
 )
 from numpyro_dp.mcmc.charges import COST_RANGE, FilteredCharge, spend
+from numpyro_dp.mcmc.loop import collect
 from numpyro_dp.model import private_model
 from tests.contract.surfaces import leaks, surfaces
 from tests.models import logistic, normal_mean
@@ -290,7 +291,7 @@ def test_a_direction_averaged_term_stays_within_that_of_its_predictor(data):
     """|u| ≤ |x·δ| for every record, rows longer than the bound projected to it."""
     kernel = bound(data, step_size=0.1, lipschitz=0.5)
     position, candidate = jnp.array([0.3, -0.2, 0.1]), jnp.array([0.5, 0.1, -0.4])
-    term = jax.jit(kernel._predictor_term(position, candidate - position))
+    term = jax.jit(kernel._predictor_change(position, candidate - position).term)
     for row in ([1.0, 0.5, -0.5], [1e6, 2e6, -1e6], [0.1, 0.0, 0.2]):
         x = np.asarray(row)
         x = x * min(1, 0.5 / np.linalg.norm(x))
@@ -337,6 +338,45 @@ def test_steps_are_free_of_the_noise_seed_of_their_neighbours(data):
         moved.append(np.asarray(state.z["w"]))
         assert set(state._fields) == {"i", "z", "rng_key", "allowance"}
     assert np.array_equal(moved[0], moved[1]) or not np.any(moved[0] * moved[1])
+
+
+def product(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("x", dist.Normal(jnp.prod(w), 1).expand([3]).to_event(1), obs=x)
+        numpyro.sample("y", dist.Bernoulli(logits=jnp.sum(w)), obs=y)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {**FIXED, "steps_per_sample": 3},
+        {"step_size": 0.1, "lipschitz": 0.5},
+        {**FIXED, "model": product, "public_moves": (lambda z: {"w": z["w"][::-1]},)},
+    ],
+    ids=["moves of bounded length", "direction averaged", "public moves"],
+)
+def test_what_a_loop_remembers_changes_no_decision_and_stays_in_it(data, arguments):
+    """One loop, several, or single samples: the same chain. No array of N leaves any."""
+    kernel = bound(data, **arguments)
+    records = tuple(jnp.asarray(a) for a in data)
+    state = kernel.init(jax.random.key(3), 0, {"w": jnp.zeros(3)})
+    settings = dict(lower=0, upper=12, size=12, thinning=1, fields=("z",), removed=())
+    step = jax.jit(lambda state, records: kernel.sample(state, records))
+    one_by_one, current = [], state
+    for _ in range(12):
+        current = step(current, list(records))
+        one_by_one.append(current.z["w"])
+    for chunks in (1, 3):
+        *_, (_, last, kept) = collect(
+            kernel, state, records, postprocess=None, chunks=chunks, **settings
+        )
+        shapes = [leaf.shape for leaf in jax.tree.leaves((last, kept))]
+        assert not any(len(data[1]) in shape for shape in shapes)
+        by_loop = np.asarray(kept["z"]["w"])[:12]
+        np.testing.assert_allclose(by_loop, np.asarray(one_by_one), rtol=1e-5, atol=1e-7)
+    # A chain that stays where it is would agree with anything: chance 2^-36 where nothing flips.
+    assert np.any(np.diff(by_loop, axis=0) != 0)
 
 
 @pytest.mark.slow

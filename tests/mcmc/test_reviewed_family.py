@@ -9,7 +9,7 @@ import pytest
 
 import numpyro_dp as ndp
 from numpyro_dp.mcmc.charges import COST_RANGE, allowance, spend
-from numpyro_dp.mcmc.metropolis_step import BoundMetropolis
+from numpyro_dp.mcmc.metropolis_step import BoundMetropolis, RecordsChange
 from numpyro_dp.model import PrivateModel
 from tests.models import logistic
 
@@ -134,12 +134,13 @@ def test_far_from_the_origin_a_direction_averaged_record_sees_the_move_as_drawn(
 
     def overheard(self, position, move):
         seen.append((position, move))
-        return lambda record: jnp.zeros(())
+        return RecordsChange(lambda record: jnp.zeros(()), lambda record, here: (here, here))
 
-    monkeypatch.setattr(BoundMetropolis, "_predictor_term", overheard)
+    monkeypatch.setattr(BoundMetropolis, "_predictor_change", overheard)
     state = bound.start(jax.random.key(0), {"w": jnp.full(2, 1e5, jnp.float32)})
-    bound._decide(jax.random.key(1), state, [jnp.asarray(X), jnp.asarray(Y)])
-    ((position, move),) = seen
+    records = [jnp.asarray(X), jnp.asarray(Y)]
+    bound._decide(jax.random.key(1), state, bound.recollection(state, records), records)
+    position, move = seen[-1]
     drawn = bound.walk.draw(jax.random.split(jax.random.key(1), 3)[0], state.i, position, 1)[0]
     np.testing.assert_array_equal(move, drawn)
     assert np.any(np.asarray((position + drawn) - position) != np.asarray(drawn))

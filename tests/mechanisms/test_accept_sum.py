@@ -79,6 +79,55 @@ def test_one_rounding_in_the_compiled_sum():
     assert len(re.findall(r" round-nearest-even\(", text)) == 1
 
 
+@pytest.mark.parametrize(("n", "one_by_one"), [(1, False), (30, True), (20_001, False)])
+def test_what_was_seen_before_gives_the_same_sum(n, one_by_one):
+    """The sum of changes, one end of them remembered, is the sum of the changes."""
+    batch = FullBatch(GRID, 1_000, one_by_one=one_by_one)
+    x = jnp.asarray(np.random.default_rng(n).normal(0, 0.06, n), jnp.float32)
+    here, there = (lambda r: jnp.sin(r[0][0])), (lambda r: jnp.cos(3 * r[0][0]))
+
+    def change(record, before):
+        return there(record) - before, there(record)
+
+    remembered = batch.values(here, [x])
+    total, after = batch.change(change, remembered, [x], 700)
+    whole = batch.total(jax.random.key(0), lambda r: there(r) - here(r), [x], 700)
+    assert integer(total) == integer(whole)
+    np.testing.assert_allclose(after, batch.values(there, [x]), rtol=1e-6)
+
+
+def test_records_in_blocks_are_those_at_once(monkeypatch):
+    x = jnp.asarray(np.random.default_rng(0).normal(0, 0.06, (20_001, 2)), jnp.float32)
+    at_once = BATCH.values(lambda r: (jnp.sin(r[0][0]), r[0][0, 0] > 0), [x])
+    monkeypatch.setattr("numpyro_dp.mechanisms.accept_sum._AT_ONCE", 0)
+    in_blocks = BATCH.values(lambda r: (jnp.sin(r[0][0]), r[0][0, 0] > 0), [x])
+    jax.tree.map(np.testing.assert_array_equal, at_once, in_blocks)
+
+
+@pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf, 1e30, -1e30])
+def test_nothing_remembered_of_a_record_moves_the_sum_by_more_than_the_limit(wild):
+    x = jnp.asarray(np.random.default_rng(0).normal(0, 0.06, 50), jnp.float32)
+
+    def changed(here):
+        change = BATCH.change(lambda r, before: (r[0][0] - before, r[0][0]), here, [x], 300)
+        return integer(change[0])
+
+    here = BATCH.values(lambda r: r[0][0] - 0.01, [x])
+    null = here.at[7].set(x[7])
+    assert abs(changed(here.at[7].set(wild)) - changed(null)) <= 300
+
+
+def test_one_rounding_in_the_compiled_sum_of_changes():
+    def change(record, before):
+        there = jnp.sin(record[0][0])
+        return there - before, there
+
+    add = jax.jit(lambda here, x: BATCH.change(change, here, [x], 900))
+    x = jnp.ones(5_000)
+    text = add.lower(BATCH.values(lambda r: r[0][0], [x]), x).compile().as_text()
+    assert len(re.findall(r" round-nearest-even\(", text)) == 1
+
+
 def test_without_a_bound_nothing_is_cut():
     batch = UnclippedBatch(Grid(2.0**-24, 14))
     values = jnp.asarray([3.0, -1.5, 100.0])
