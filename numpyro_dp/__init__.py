@@ -4,8 +4,9 @@ Write a NumPyro model, run it with a private kernel in :class:`MCMC`, and read w
 ``mcmc.privacy``. Names are loaded on first use, so that the accounting can be used without JAX.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from numpyro_dp._lazy import on_first_use
 
 if TYPE_CHECKING:
     from numpyro_dp.accounting import Accountant as Accountant
@@ -112,12 +113,6 @@ _HOME = {
 
 __all__ = sorted(_HOME)
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'numpyro_dp' has no attribute {name!r}")
-    return getattr(import_module(f"numpyro_dp.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+__getattr__, __dir__ = on_first_use(
+    "numpyro_dp", {name: f"numpyro_dp.{home}" for name, home in _HOME.items()}, "__version__"
+)

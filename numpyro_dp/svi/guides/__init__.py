@@ -1,7 +1,8 @@
 """Guides of :class:`~numpyro_dp.VIPS`: each knows its expected statistics and their bounds."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from numpyro_dp._lazy import on_first_use
 
 if TYPE_CHECKING:
     from numpyro_dp.svi.guides.conjugate import ConjugateGuide as ConjugateGuide
@@ -20,12 +21,7 @@ _HOME = {
 
 __all__ = sorted(_HOME)
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'numpyro_dp.guides' has no attribute {name!r}")
-    return getattr(import_module(f"numpyro_dp.svi.guides.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = on_first_use(
+    "numpyro_dp.guides",
+    {name: f"numpyro_dp.svi.guides.{home}" for name, home in _HOME.items()},
+)
