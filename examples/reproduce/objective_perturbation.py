@@ -5,7 +5,8 @@ each is done, the mean held-out accuracy of private logistic regressions, and of
 without privacy (shown for teaching: it is not private). Adult is 32,561 records in float64 and some
 thousand solver steps a run: ``--data``, ``--epsilon``, ``--method`` and ``--runs`` take it in
 pieces. Adult's rows are scaled to norm 1; Abalone's columns come standardised on the
-whole data, which is not private, and its rows are projected to norm 1 by the estimator.
+whole data, which is not private, and its rows are projected to norm 1.5 by the estimator. That norm
+was chosen on splits of Abalone's training records alone, among 1, 1.5, 2, 2.5, 3 and 4.
 """
 
 import argparse
@@ -28,7 +29,8 @@ BARS = {
     "abalone": {0.1: 0.731, 0.5: 0.751, 1.0: 0.764},
     "adult": {0.1: 0.810, 0.5: 0.843, 1.0: 0.848},
 }
-RUNS = {"abalone": 20, "adult": 2}
+RUNS = {"abalone": 40, "adult": 2}
+ROW_NORM = {"abalone": 1.5, "adult": 1.0}
 
 
 def abalone(folder: Path) -> tuple[np.ndarray, ...]:
@@ -56,9 +58,9 @@ def model(x, y=None):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
 
-def without_privacy(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def without_privacy(x: np.ndarray, y: np.ndarray, row_norm: float) -> np.ndarray:
     """The MAP of the same model on the same projected rows."""
-    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1)
+    x = x * np.minimum(row_norm / np.linalg.norm(x, axis=1, keepdims=True), 1)
 
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
         logits = x @ w
@@ -75,11 +77,13 @@ def points(load: Callable, name: str, chosen: argparse.Namespace) -> Iterator[di
     def accuracy(w: ArrayLike) -> float:
         return float(np.mean((test @ np.asarray(w) > 0) == outcome))
 
-    best = accuracy(without_privacy(x, y))
+    best = accuracy(without_privacy(x, y, ROW_NORM[name]))
     runs = chosen.runs or RUNS[name]
     for epsilon in chosen.epsilon:
         for method in chosen.method:
-            estimator = METHODS[method](model, row_norm=1.0, privacy=ndp.Budget(epsilon, DELTA))
+            estimator = METHODS[method](
+                model, row_norm=ROW_NORM[name], privacy=ndp.Budget(epsilon, DELTA)
+            )
             reached = [
                 accuracy(estimator.run(jax.random.key(0), x, y).params["w_auto_loc"])
                 for _ in range(runs)
@@ -90,7 +94,7 @@ def points(load: Callable, name: str, chosen: argparse.Namespace) -> Iterator[di
                 "delta": DELTA,
                 "method": method,
                 "accuracy": round(float(np.mean(reached)), 4),
-                "sd_of_runs": round(float(np.std(reached)), 4),
+                "standard_error": round(float(np.std(reached, ddof=1) / runs**0.5), 4),
                 "runs": runs,
                 "bar": BARS[name].get(epsilon) if method == "objective" else None,
                 "without_privacy": round(best, 4),
@@ -104,7 +108,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", nargs="+", choices=LOADERS, default=list(LOADERS))
     parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--epsilon", nargs="+", type=float, default=[0.1, 0.5, 1.0])
-    parser.add_argument("--runs", type=int, help="instead of 20 on Abalone, 2 on Adult")
+    parser.add_argument("--runs", type=int, help="instead of 40 on Abalone, 2 on Adult")
     return parser.parse_args()
 
 
