@@ -1,13 +1,10 @@
-"""ConjugateGuide: the posterior without noise, bounds with it, and what it refuses."""
+"""ConjugateGuide: the posterior without noise, and bounds with it."""
 
-import math
 import pickle
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pytest
 from numpyro.infer import Predictive
 from scipy.special import digamma, softmax
@@ -16,87 +13,24 @@ from scipy.stats import beta
 import numpyro_dp as ndp
 from numpyro_dp.svi.guides.conjugate_counts import _on_simplex
 from numpyro_dp.variational import outline
+from tests.svi.conjugate import (
+    TWO,
+    N,
+    X,
+    Y,
+    bound,
+    coins,
+    dice,
+    free_prior,
+    known_noise,
+    same_family,
+    scaled_prior,
+    two_normals,
+    visits,
+    votes,
+)
 
-N = 60
-OFF = {"noise_multiplier": 0.0, "clip_norm": math.inf}
-RNG = np.random.default_rng(7)
-X = RNG.normal(size=(N, 2)).astype(np.float32)
-Y = (0.5 + X @ [1.0, -2.0] + 0.3 * RNG.normal(size=N)).astype(np.float32)
-TWO = np.concatenate([RNG.normal(2, 0.6, (40, 2)), RNG.normal(-1, 0.4, (20, 2))]).astype(np.float32)
-
-
-def coins(y=None):
-    p = numpyro.sample("p", dist.Beta(2.0, jnp.array([1.0, 4.0])).to_event(1))
-    with numpyro.plate("people", N):
-        # The first coin is thrown twice.
-        numpyro.sample("y", dist.Bernoulli(p[jnp.array([0, 1, 0])]).to_event(1), obs=y)
-
-
-def votes(n, y=None):
-    p = numpyro.sample("p", dist.Uniform(0, 1))
-    with numpyro.plate("people", N):
-        numpyro.sample("y", dist.Binomial(n, p), obs=y)
-
-
-def dice(y):
-    p = numpyro.sample("p", dist.Dirichlet(jnp.array([1.0, 2.0, 3.0])))
-    with numpyro.plate("people", y.shape[0]):
-        numpyro.sample("y", dist.Categorical(p), obs=y)
-
-
-def visits(y):
-    rate = numpyro.sample("rate", dist.Gamma(3.0, 2.0).expand([2]).to_event(1))
-    with numpyro.plate("people", y.shape[0]):
-        numpyro.sample("y", dist.Poisson(rate).to_event(1), obs=y)
-
-
-def known_noise(x, y=None):
-    b = numpyro.sample("b", dist.Normal(0.5, 2))
-    w = numpyro.sample("w", dist.Normal(0, 3).expand([2]).to_event(1))
-    with numpyro.plate("people", x.shape[0]):
-        numpyro.sample("y", dist.Normal(b + x @ w, 0.5), obs=y)
-
-
-def scaled_prior(x, y=None):
-    precision = numpyro.sample("precision", dist.Gamma(2.0, 3.0))
-    scale = 1 / jnp.sqrt(precision)
-    b = numpyro.sample("b", dist.Normal(0.5, 2 * scale))
-    w = numpyro.sample("w", dist.Normal(0, 3 * scale).expand([2]).to_event(1))
-    with numpyro.plate("people", x.shape[0]):
-        numpyro.sample("y", dist.Normal(b + x @ w + 0.1 * x[:, 0], scale), obs=y)
-
-
-def free_prior(x, y=None):
-    v = numpyro.sample("v", dist.InverseGamma(2.0, 3.0))
-    w = numpyro.sample("w", dist.Normal(0, 3).expand([2]).to_event(1))
-    with numpyro.plate("people", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, jnp.sqrt(v)), obs=y)
-
-
-def two_normals(x):
-    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
-    v = numpyro.sample("v", dist.InverseGamma(2.0, 1.0).expand([2]).to_event(1))
-    loc = numpyro.sample("loc", dist.Normal(0, 3).expand([2, 2]).to_event(2))
-    with numpyro.plate("people", x.shape[0]):
-        z = numpyro.sample("z", dist.Categorical(weights))
-        numpyro.sample("x", dist.Normal(loc[z], jnp.sqrt(v[z])[..., None]).to_event(1), obs=x)
-
-
-def same_family(x):
-    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
-    v = numpyro.sample("v", dist.InverseGamma(2.0, 1.0).expand([2, 2]).to_event(2))
-    loc = numpyro.sample("loc", dist.Normal(0, 2 * jnp.sqrt(v)).to_event(2))
-    with numpyro.plate("people", x.shape[0]):
-        parts = dist.Normal(loc, jnp.sqrt(v)).to_event(1)
-        numpyro.sample("x", dist.MixtureSameFamily(dist.Categorical(weights), parts), obs=x)
-
-
-def bound(model, data, clip_norm=math.inf, **options):
-    """The guide's programme for these data, and its records; the engine stays out of it."""
-    guide = ndp.guides.ConjugateGuide(model, **options)
-    found = outline(model, data, {}, data_plate=None, private_size=False)
-    programme = guide.programme(found, None, sampling_rate=1.0, clip_norm=clip_norm)
-    return programme, programme.records(data, {})
+RNG = np.random.default_rng(8)
 
 
 def statistics(programme, state, records):
@@ -343,111 +277,6 @@ def test_noise_aware_intervals_cover():
             covered[own is guide] += low <= p <= high
     assert 160 <= covered[True] <= 194
     assert covered[False] < 140, "the noise is too small to matter"
-
-
-def _slow(*case):
-    return pytest.param(*case, marks=pytest.mark.slow)
-
-
-def logit_coins(y):
-    p = numpyro.sample("p", dist.Beta(2.0, 1.0))
-    with numpyro.plate("people", y.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=jnp.log(p) - jnp.log1p(-p)), obs=y)
-
-
-def squared_chance(y):
-    p = numpyro.sample("p", dist.Beta(2.0, 1.0))
-    with numpyro.plate("people", y.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(p**2), obs=y)
-
-
-def own_rate(t, y):
-    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
-    with numpyro.plate("people", y.shape[0]):
-        numpyro.sample("y", dist.Poisson(rate * t), obs=y)
-
-
-def lognormal_rate(y):
-    rate = numpyro.sample("rate", dist.LogNormal(0.0, 1.0))
-    with numpyro.plate("people", y.shape[0]):
-        numpyro.sample("y", dist.Poisson(rate), obs=y)
-
-
-def hierarchy(y):
-    a = numpyro.sample("a", dist.Gamma(2.0, 1.0))
-    p = numpyro.sample("p", dist.Beta(a, 1.0))
-    with numpyro.plate("people", y.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(p), obs=y)
-
-
-def spare(y):
-    p = numpyro.sample("p", dist.Beta(2.0, 1.0))
-    numpyro.sample("idle", dist.Normal(0, 1))
-    with numpyro.plate("people", y.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(p), obs=y)
-
-
-def curved(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0, 3).expand([2]).to_event(1))
-    with numpyro.plate("people", x.shape[0]):
-        numpyro.sample("y", dist.Normal(jnp.tanh(x @ w), 0.5), obs=y)
-
-
-def half_normal_noise(x, y=None):
-    s = numpyro.sample("s", dist.Gamma(2.0, 1.0))
-    w = numpyro.sample("w", dist.Normal(0, 3).expand([2]).to_event(1))
-    with numpyro.plate("people", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, s), obs=y)
-
-
-def weighted(y):
-    p = numpyro.sample("p", dist.Beta(2.0, 1.0))
-    with numpyro.plate("people", y.shape[0]), numpyro.handlers.scale(scale=2.0):
-        numpyro.sample("y", dist.Bernoulli(p), obs=y)
-
-
-def masked(y):
-    p = numpyro.sample("p", dist.Beta(2.0, 1.0))
-    with numpyro.plate("people", y.shape[0]), numpyro.handlers.mask(mask=y >= 0):
-        numpyro.sample("y", dist.Bernoulli(p), obs=y)
-
-
-BITS = (np.arange(N) % 2,)
-
-
-@pytest.mark.parametrize(
-    ("model", "data", "words"),
-    [
-        _slow(logit_coins, BITS, "site `y` is a BernoulliLogits.*PolyaGammaGuide"),
-        _slow(squared_chance, BITS, "`probs` of site `y`.*not provably"),
-        (own_rate, (np.ones(N, np.float32), *BITS), "`rate` of site `y`.*`t`.*same for every"),
-        _slow(lognormal_rate, BITS, "`rate` has a LogNormal prior"),
-        _slow(hierarchy, BITS, "`concentration1` of site `p` depends on `a`"),
-        _slow(spare, BITS, "latent site `idle` is no parameter"),
-        _slow(curved, (X, Y), "linear in the coefficients"),
-        _slow(half_normal_noise, (X, Y), "scale of site `y` depends on `s`"),
-        _slow(weighted, BITS, "weight"),
-        _slow(masked, BITS, "masked"),
-    ],
-)
-def test_models_outside_are_refused_by_site_cause_and_remedy(model, data, words):
-    with pytest.raises(ndp.UnsupportedModelError, match=words):
-        bound(model, data)
-
-
-@pytest.mark.slow
-def test_bounds_must_be_given_and_make_sense():
-    with pytest.raises(ValueError, match="row_norm"):
-        ndp.guides.ConjugateGuide(coins, row_norm=-1.0)
-    with pytest.raises(ValueError, match="max_count is needed"):
-        bound(visits, (np.ones((N, 2), int),), clip_norm=None)
-
-
-@pytest.mark.slow
-def test_widening_is_refused_where_it_is_not_known():
-    for model, data in [(scaled_prior, (X, Y)), (two_normals, (TWO,))]:
-        with pytest.raises(ValueError, match="noise_aware=True"):
-            bound(model, data, noise_aware=True)
 
 
 def test_counts_are_projected_to_the_nearest_possible_ones():
