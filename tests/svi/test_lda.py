@@ -523,7 +523,8 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "reproduce" / "lda.py"
 
 
 @pytest.mark.slow
-def test_the_reproduction_runs_in_its_small_mode(data_folder, capsys):
+def test_the_reproduction_runs_in_its_small_mode(data_folder, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("lda", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
