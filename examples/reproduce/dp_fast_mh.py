@@ -18,8 +18,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,33 +45,58 @@ def components(theta: Any, x: Any) -> Any:
     return jnp.logaddexp(-((x - theta[0]) ** 2) / 4, -((x - theta[0] - theta[1]) ** 2) / 4)
 
 
-def mixture(x):
-    flat = dist.ImproperUniform(dist.constraints.real, (), ())
-    theta = numpyro.sample("theta", flat.expand([2]).to_event(1))
-    numpyro.factor("box", jnp.where(jnp.all(jnp.abs(theta) <= 3), 0.0, -jnp.inf))
-    with numpyro.plate("people", x.shape[0]):
-        numpyro.factor("x", components(theta, x))
+@dataclass(frozen=True)
+class Coordinates:
+    """What the walk moves: θ itself, or the means of the components.
+
+    A move costs as much as the larger shift of a mean, for the most extreme observation tells by
+    it: of all walks, one with equal steps in both means goes farthest at a price. That follows
+    from the model and from no data.
+    """
+
+    theta: Callable[[Any], Any]
+    exchanged: Callable[[Any], Any]
+
+    def model(self, x: Any) -> None:
+        flat = dist.ImproperUniform(dist.constraints.real, (), ())
+        theta = self.theta(numpyro.sample("z", flat.expand([2]).to_event(1)))
+        numpyro.factor("box", jnp.where(jnp.all(jnp.abs(theta) <= 3), 0.0, -jnp.inf))
+        with numpyro.plate("people", x.shape[0]):
+            numpyro.factor("x", components(theta, x))
+
+    def record_bound(self, here: dict, there: dict) -> Any:
+        """The most by which an observation in [−8, 8] can tell two positions apart."""
+        before, after = (components(self.theta(z["z"]), _GRID) for z in (here, there))
+        return jnp.max(jnp.abs(after - before))
+
+    def swap(self, position: dict) -> dict:
+        """Exchange the components: the same likelihood for every record."""
+        return {"z": self.exchanged(position["z"])}
 
 
-def record_bound(here: dict, there: dict) -> Any:
-    """The most by which an observation in [−8, 8] can tell two positions apart."""
-    change = components(there["theta"], _GRID) - components(here["theta"], _GRID)
-    return jnp.max(jnp.abs(change))
+THETA = Coordinates(lambda z: z, lambda z: jnp.stack([z[0] + z[1], -z[1]]))
+MEANS = Coordinates(lambda z: jnp.stack([z[0], z[1] - z[0]]), lambda z: z[::-1])
 
 
-def swap(z: dict) -> dict:
-    """Exchange the components: the same likelihood for every record."""
-    first, gap = z["theta"]
-    return {"theta": jnp.stack([first + gap, -gap])}
+class Row(NamedTuple):
+    """A kernel of the mixture; steps are always 20,000."""
+
+    epsilon: float
+    where: Coordinates
+    swap: bool
+    settings: dict[str, Any]
 
 
-# Name -> ε and the kernel's settings; steps are always 20,000.
-MIXTURE: dict[str, tuple[float, dict[str, Any]]] = {
-    "Barker + label swap": (0.3, {"step_size": 0.11, "max_move": 0.275, "public_moves": (swap,)}),
-    "multi-candidate, K = 6": (0.6, {"step_size": 0.12, "max_move": 0.12, "num_candidates": 6}),
-    "TunaMH Barker + label swap": (
-        0.35,
-        {"step_size": 0.1, "max_move": 0.25, "public_moves": (swap,), "batch_size": 300.0},
+MIXTURE = {
+    "Barker + label swap": Row(0.3, MEANS, True, {"step_size": 0.12, "max_move": 0.3}),
+    "two candidates + label swap": Row(
+        0.3, MEANS, True, {"step_size": 0.09, "max_move": 0.225, "num_candidates": 2}
+    ),
+    "multi-candidate, K = 6": Row(
+        0.6, THETA, False, {"step_size": 0.12, "max_move": 0.12, "num_candidates": 6}
+    ),
+    "TunaMH Barker + label swap": Row(
+        0.349, THETA, True, {"step_size": 0.1, "max_move": 0.25, "batch_size": 300.0}
     ),
 }
 
@@ -93,31 +120,32 @@ class Exact:
         return float(np.sum((p - q) * np.log(p / q)))
 
 
-def run_mixture(x: np.ndarray, epsilon: float, settings: dict, steps: int, seed: int) -> ndp.MCMC:
+def run_mixture(x: np.ndarray, row: Row, steps: int, seed: int) -> tuple[ndp.MCMC, np.ndarray]:
+    """A run and its draws of θ."""
     kernel = ndp.DPFastMH(
-        mixture,
-        record_bound=record_bound,
+        row.where.model,
+        record_bound=row.where.record_bound,
+        public_moves=(row.where.swap,) if row.swap else (),
         likelihood_power=1 / TEMPERATURE,
-        privacy=ndp.Budget(epsilon, DELTA),
-        **settings,
+        privacy=ndp.Budget(row.epsilon, DELTA),
+        **row.settings,
     )
     mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=steps, progress_bar=False, secure=False)
-    mcmc.run(jax.random.key(seed), x, init_params={"theta": jnp.zeros(2)})
-    return mcmc
+    mcmc.run(jax.random.key(seed), x, init_params={"z": jnp.zeros(2)})
+    return mcmc, np.asarray(jax.vmap(row.where.theta)(mcmc.get_samples()["z"]))
 
 
 def report_mixture(folder: Path, small: bool, seeds: range, only: str | None, out: Path) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
     data = np.load(folder / "gmm_dp_fast_mh.npz")
     exact, x, steps = Exact(data), data["x"], 500 if small else 20_000
-    for name, (epsilon, settings) in MIXTURE.items():
+    for name, row in MIXTURE.items():
         if only is not None and only not in name:
             continue
         for seed in seeds:
             start = time.perf_counter()
-            mcmc = run_mixture(x, epsilon, settings, steps, seed)
+            mcmc, draws = run_mixture(x, row, steps, seed)
             seconds = time.perf_counter() - start
-            draws = np.asarray(mcmc.get_samples()["theta"])
             at = [n for n in (steps // 5, steps // 2, steps) if n]
             path = ", ".join(f"{exact.divergence(draws[:n], 1e-12):.2f} at {n}" for n in at)
             moved = np.mean(np.any(np.diff(draws, axis=0) != 0, axis=1))
