@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "plan"]
 
 _EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
-# By definition, see plan's docstring: nine tenths come through, or at best one tenth.
+# By definition, see plan's docstring.
 _FINE, _SWAMPED = 0.9, 0.1
 _WIDTH = 88
 
@@ -52,6 +52,9 @@ class Plan:
     :param gain_at_best: the same share where the records are as favourable as can be: all of their
         information along one direction. What comes of a noisy plan lies anywhere between the two,
         or below zero, and the text says so.
+    :param influence: bound, in [0, 1], on what the records can change in the probability of
+        anything that the run may give, whatever they are: its total variation from the same run
+        without any record.
     :param verdict: ``"fine"``, ``"noisy"`` or ``"swamped"``.
     :param step_size: the kernel's; ``None`` for a schedule or an optimiser.
     :param free_step_size: largest step size at which the privacy noise is no more than the
@@ -76,6 +79,7 @@ class Plan:
     signal_to_noise: float
     gain: float
     gain_at_best: float
+    influence: float
     verdict: Literal["fine", "noisy", "swamped"]
     step_size: float | None
     free_step_size: float | None
@@ -110,8 +114,11 @@ class Plan:
     def _share(self) -> str:
         """The expected share alone would say more of correlated records than it knows."""
         if self.verdict == "swamped":
-            most = max(math.ceil(100 * self.gain_at_best), 1)
-            return f"at most {most}% of what the data could teach comes through"
+            most = max(math.ceil(100 * self.influence), 1)
+            return (
+                "whatever the records are, the run ends as it would without any: they change no "
+                f"outcome's probability by more than {most}%"
+            )
         if self.verdict == "fine":
             return f"about {self.gain:.0%} of what the data could teach is expected to come through"
         return (
@@ -190,16 +197,23 @@ def plan(
     predictive, to gain over the prior nine tenths of what one without privacy gains; and when half
     of the made-up records or more are not clipped where they came from, since what clipping does to
     records unlike the model's, the share does not know (a centred clip is not asked for that); and
-    when the noise of the curvature's release is no larger than the curvature. It is
-    *swamped* when the share is 0.1 or less even at best. How records lie to one another is private,
-    and correlated columns are learnt through more noise than the independent ones of made-up
-    inputs; at best, all information lies along one direction, h is the trace of F, and the draws
-    are those of the last step. An optimiser is rehearsed along that direction too, on 1, 1/8, 1/64
-    and 1/512 of the information, and the best of these counts if it is the smaller figure: in the
-    luckiest run of ten, whose noise moves it by n/8, 1 − m² − (n/8)² comes through.
+    when the noise of the curvature's release is no larger than the curvature.
+
+    It is *swamped* when the run cannot be told from one without any record, whatever the records
+    are: no event, such as that its result predicts better than the prior, is likelier by more than
+    0.1. With B expected records in each of T steps, q the sampling rate and nm the noise
+    multiplier, the total variation between both is at most ½·√(T·(B² + B(1 − q)))/nm, by Pinsker's
+    inequality; this holds for any optimiser, step size and geometry, and of ranks (accuracy) as of
+    probabilities. What such a run predicts better than the prior, it has from its start.
+
     Everything else is *noisy*: how much is learnt depends on the records, and it may be less than
     nothing: draws that are still near their start, or spread widely by a step size far above
-    ``free_step_size``, can predict worse than the prior.
+    ``free_step_size``, can predict worse than the prior. How records lie to one another is private,
+    and correlated columns are learnt through more noise than the independent ones of made-up
+    inputs; ``gain_at_best`` has all information along one direction: h is the trace of F, and the
+    draws are those of the last step. An optimiser is rehearsed along it too, on 1, 1/8, 1/64 and
+    1/512 of the information, and the best of these counts if it is the smaller figure: in the
+    luckiest run of ten, whose noise moves it by n/8, 1 − m² − (n/8)² comes through.
 
     **Privacy.** Nothing of any record but its shape is looked at: free. What stands in ``inputs``
     is taken as public.
@@ -249,7 +263,7 @@ def _judged(studied: Subject) -> Plan:
     gains = channel.gains()
     faults = _faults(studied, channel)
     fine = gains.expected >= _FINE and not faults
-    verdict = "fine" if fine else "swamped" if gains.at_best <= _SWAMPED else "noisy"
+    verdict = "fine" if fine else "swamped" if studied.influence <= _SWAMPED else "noisy"
     cost = privacy_curve(studied.event(steps), studied.relation)
     return Plan(
         kernel=studied.name,
@@ -267,6 +281,7 @@ def _judged(studied: Subject) -> Plan:
         signal_to_noise=channel.signal_to_noise(),
         gain=gains.expected,
         gain_at_best=gains.at_best,
+        influence=studied.influence,
         verdict=verdict,
         step_size=step,
         free_step_size=None if studied.rehearsal else 4 / noise**2,
