@@ -33,6 +33,7 @@ __all__ = [
     "FilteredCharge",
     "FixedCharge",
     "PairwiseBound",
+    "metered",
     "spend",
 ]
 
@@ -156,8 +157,13 @@ class FilteredCharge:
         if rest:
             raise ValueError(f"{num_steps} steps cannot be shared by {num_chains} chains")
         units = each * self.per_step + (0 if start else self.per_step * self._advance)
-        rho = num_chains * units * self.rho_unit * (1 + 1e-9)
-        return ComposedDpEvent([ZCDpEvent(rho), _distance(num_steps * self.tv)])
+        return metered(num_chains * units * self.rho_unit, num_steps * self.tv)
+
+
+def metered(rho: float, tv: float) -> DpEvent:
+    """What chains cost that a filter lets spend ``rho`` in all, ``tv`` being their tables'."""
+    # The factor outweighs what floats round away.
+    return ComposedDpEvent([ZCDpEvent(rho * (1 + 1e-9)), _distance(tv)])
 
 
 def allowance(units: int) -> Int[Array, "2"]:

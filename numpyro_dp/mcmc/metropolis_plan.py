@@ -17,7 +17,6 @@ from numpyro_dp.accounting.events import (
     MinibatchBit,
     MultiCandidateBit,
     NonPrivateDpEvent,
-    ZCDpEvent,
 )
 from numpyro_dp.mcmc.charges import (
     COST_RANGE,
@@ -27,6 +26,7 @@ from numpyro_dp.mcmc.charges import (
     FilteredCharge,
     FixedCharge,
     PairwiseBound,
+    metered,
 )
 from numpyro_dp.mechanisms.accept import (
     AcceptanceTest,
@@ -212,12 +212,10 @@ def _require_fit(event: DpEvent, budget: Budget, relation: Relation) -> None:
 
 def _run_event(settings: Settings, num_steps: int, overflow: float) -> DpEvent:
     """The event of a run, without building anything: what a calibration looks at."""
+    tables = _table_tv(settings, overflow)
     if settings.rho is not None and settings.record_bound is not None:
-        return ZCDpEvent(settings.rho)
-    # Tables cost far less than a thousandth of δ, which the last step of a calibration leaves.
-    return FixedCharge(1, _step_event(settings), _table_tv(settings, overflow)).event(
-        num_steps, start=0, num_chains=1
-    )
+        return metered(settings.rho, num_steps * tables)
+    return FixedCharge(1, _step_event(settings), tables).event(num_steps, start=0, num_chains=1)
 
 
 def _table_tv(settings: Settings, overflow: float) -> float:

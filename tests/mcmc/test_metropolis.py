@@ -151,6 +151,14 @@ def test_a_budget_chooses_what_is_left_open(data, arguments):
     assert tempered == ("likelihood_power" in arguments)
 
 
+@pytest.mark.parametrize("more", [{}, {"batch_size": 200}, {"num_candidates": 4}])
+def test_the_budget_of_a_long_filtered_run_covers_its_tables(data, more):
+    budget, steps = ndp.Budget(0.35, 1e-5), 100_000
+    kernel = bound(data, steps=steps, privacy=budget, **FILTERED, **more)
+    found = privacy_curve(kernel.event(steps), "zero_out").epsilon(budget.delta)
+    assert 0.34 < found <= budget.epsilon
+
+
 def test_a_run_that_does_not_fit_is_refused_with_what_would(data):
     kernel = ndp.DPFastMH(logistic, privacy=BUDGET, **FIXED)
     with pytest.raises(ValueError, match=r"this run costs ε = .* of its 50 steps") as refused:
