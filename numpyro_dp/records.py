@@ -24,6 +24,11 @@ __all__ = ["ArrayLeaf", "FixedLeaf", "Layout", "Public", "as_records", "public",
 _STATIC_TYPES = (bool, int, float, complex, str, bytes)
 Token: TypeAlias = tuple[Any, ...]
 
+# Bytes: from where on pages matter (NumPy asks for large ones from 2^22), and what a buffer must
+# begin at a multiple of for JAX to take it without a copy.
+_LARGE = 1 << 24
+_ALIGNED = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Public:
@@ -178,7 +183,24 @@ def read_arguments(
 
 def as_records(layout: Layout, arrays: Sequence[Any]) -> list[jax.Array]:
     """Return the arrays as JAX arrays with the dtypes that the layout was read with."""
-    return [jnp.asarray(a, leaf.dtype) for leaf, a in zip(layout.arrays, arrays, strict=True)]
+    return [_as_record(a, leaf.dtype) for leaf, a in zip(layout.arrays, arrays, strict=True)]
+
+
+def _as_record(array: Any, dtype: Any) -> jax.Array:
+    """A JAX array; on the CPU one in large pages of memory, where NumPy has them.
+
+    Random rows of many records are mostly waited for while their pages are looked up.
+    """
+    large = isinstance(array, np.ndarray) and array.nbytes >= _LARGE
+    if not large or jax.default_backend() != "cpu":
+        return jnp.asarray(array, dtype)
+    size = array.size * np.dtype(dtype).itemsize
+    room = np.empty(size + _ALIGNED, np.uint8)
+    first = -room.ctypes.data % _ALIGNED
+    own = room[first : first + size].view(dtype).reshape(array.shape)
+    own[...] = array
+    # Taken as it is, since it begins where JAX wants it to; nobody else can write to it.
+    return jax.device_put(own, may_alias=True)
 
 
 def _listings(value: Any) -> Iterator[Any]:

@@ -16,6 +16,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax, random
 
 import numpyro_dp as ndp
@@ -84,7 +85,9 @@ def private_call(records, batch, steps):
         return lax.scan(step, carry, None, length=steps)[0][0].z["w"]
 
     key = random.wrap_key_data(jnp.arange(8, dtype=jnp.uint32), impl=CHACHA20)
-    return partial(run, bound.start(key, {"w": jnp.zeros(DIM)}), wall.records(tuple(records)))
+    # As most users have them: NumPy arrays.
+    leaves = wall.records(tuple(np.asarray(leaf) for leaf in records))
+    return partial(run, bound.start(key, {"w": jnp.zeros(DIM)}), leaves)
 
 
 def measure(num_records, batch, repeats):

@@ -404,3 +404,19 @@ def test_a_start_that_tells_the_number_of_records_is_refused():
 
     with pytest.raises(UnsupportedModelError, match="initial values depend on the number"):
         split.init(jax.random.key(0), counting)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_records_in_large_pages_are_a_copy_of_the_callers(monkeypatch, order):
+    """Buffers of many records are the wall's own: later edits of the caller's have no effect."""
+    monkeypatch.setattr("numpyro_dp.records._LARGE", 0)
+    x = np.asarray(np.random.default_rng(0).normal(size=(60, 3)), order=order)
+    y = np.arange(60) % 2
+    wall = PrivateModel(logistic, (x, y))
+    expected = x.astype(np.float32), y.copy()
+    records = wall.records((x, y))
+    x[:], y[:] = 0, 0
+    for leaf, exact in zip(records, expected, strict=True):
+        np.testing.assert_array_equal(leaf, exact)
+        assert isinstance(leaf, jax.Array)
+        assert leaf.dtype == (np.float32 if leaf.ndim == 2 else np.int32)
