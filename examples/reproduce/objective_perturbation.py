@@ -6,7 +6,8 @@ without privacy (shown for teaching: it is not private). Adult is 32,561 records
 thousand solver steps a run: ``--data``, ``--epsilon``, ``--method`` and ``--runs`` take it in
 pieces. Adult's rows are scaled to norm 1; Abalone's columns come standardised on the
 whole data, which is not private, and its rows are projected to norm 1.5 by the estimator. That norm
-was chosen on splits of Abalone's training records alone, among 1, 1.5, 2, 2.5, 3 and 4.
+was chosen on splits of Abalone's training records alone, among 1, 1.5, 2, 2.5, 3 and 4; no ε here
+covers that choice.
 """
 
 import argparse

@@ -40,8 +40,9 @@ class ObjectivePerturbation(PerturbationEstimator):
     Logistic regression on Adult (32,561 records, 109 columns, rows scaled to norm 1), mean held-out
     accuracy of 5 fits at ε = 0.1, 0.5, 1 and δ = 1e-5: 0.8282, 0.8495, 0.8519 (standard deviations
     0.0050, 0.0015, 0.0005), beside 0.8537 without privacy. On Abalone (3341 records, 9 columns, of
-    median norm 2.4, ``row_norm=1.5``), of 40 fits: 0.7518, 0.7635, 0.7658 (standard errors 0.0024,
-    0.0008, 0.0008), beside 0.7667.
+    median norm 2.4), of 40 fits: 0.7518, 0.7635, 0.7658 (standard errors 0.0024, 0.0008, 0.0008),
+    beside 0.7667; its ``row_norm=1.5`` was chosen on splits of the training records, a look at the
+    data that these ε do not cover.
 
     :param model: a NumPyro model with one Bernoulli, binomial, Poisson or normal outcome (known
         scale), or one of :class:`~numpyro_dp.HuberHinge`, of a predictor that is linear in its
