@@ -37,8 +37,8 @@ from numpyro_dp.glm import (
     gaussian_prior,
     recognise,
 )
-from numpyro_dp.mechanisms import os_key
-from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, as_typed_keys, is_traced, seeded_key
+from numpyro_dp.mechanisms.account import Account, refuse_traced
+from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.model import PrivateModel, private_model
 
 __all__ = ["PerturbationEstimator", "Plan"]
@@ -92,8 +92,7 @@ class PerturbationEstimator:
     max_records: int | None = None
     data_plate: str | None = None
     secure: bool = True
-    _account: Accountant = field(init=False, repr=False)
-    _charges: list[tuple[str, DpEvent]] = field(init=False, repr=False, default_factory=list)
+    _account: Account = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.model):
@@ -107,15 +106,13 @@ class PerturbationEstimator:
             raise ValueError(
                 f"privacy must be a numpyro_dp.Budget(epsilon, delta), got {self.privacy!r}"
             )
-        if self.accountant is not None and not isinstance(self.accountant, Accountant):
-            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {self.accountant!r}")
+        account = Account(type(self).__name__, self.accountant, secure=self.secure)
+        object.__setattr__(self, "_account", account)
         for name in ("row_norm", "regularisation", "gradient_tolerance", "noise_multiplier"):
             self._check_public(name)
         _validate.positive_int("max_iterations", self.max_iterations)
         if self.max_records is not None:
             _validate.positive_int("max_records", self.max_records)
-        own = Accountant() if self.accountant is None else self.accountant
-        object.__setattr__(self, "_account", own)
 
     def _check_public(self, name: str) -> None:
         value = getattr(self, name)
@@ -137,9 +134,7 @@ class PerturbationEstimator:
     @property
     def delta(self) -> float:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
-        if self.privacy is not None:
-            return self.privacy.delta
-        return self._account.stated_delta
+        return self._account.delta(self.privacy)
 
     @abstractmethod
     def _ridge(self, loss: Loss, prior: GaussianPrior, num_records: int) -> float:
@@ -168,23 +163,17 @@ class PerturbationEstimator:
         :raises ValueError: an argument is out of range, or the guarantee would need more
             iterations than ``max_iterations``.
         """
-        if is_traced(rng_key, args, kwargs):
-            raise ValueError(
-                "run was called inside a JAX transformation: it would be charged once and could "
-                "be executed many times. Call it outside jit, vmap and pmap"
-            )
+        refuse_traced(f"{type(self).__name__}.run", rng_key, args, kwargs)
         keys = as_typed_keys(rng_key, 1)
+        private_size = self._account.private_size
         wall = private_model(
-            self.model, args, kwargs, data_plate=self.data_plate, private_size=self._private_size
+            self.model, args, kwargs, data_plate=self.data_plate, private_size=private_size
         )
         glm, plan = self.plan(wall)
         records = wall.records(args, kwargs)
-        label = type(self).__name__
-        condition = None if self.secure else INSECURE
-        self._account.charge(plan.event, label=label, condition=condition)
-        self._charges.append((label, plan.event))
-        key = os_key() if self.secure else seeded_key(keys)
-        point = _solve_and_release(glm, plan, records, key, self._private_size)
+        self._account.charge(plan.event, steps=1, total_variation=plan.output.tv)
+        key = self._account.noise_key(keys)
+        point = _solve_and_release(glm, plan, records, key, private_size)
         z = flat_position(wall)[0](jnp.asarray(point))
         constrained = wall.constrain(z)
         return EstimatorResult(
@@ -210,12 +199,8 @@ class PerturbationEstimator:
         )
         return glm, self._plan(stated)
 
-    @property
-    def _private_size(self) -> bool:
-        return self._account.relation == "add_remove"
-
     def _size(self, wall: PrivateModel) -> int:
-        if not self._private_size:
+        if not self._account.private_size:
             return wall.num_records
         if self.max_records is None or self.max_records < wall.num_records:
             raise ValueError(
@@ -253,10 +238,8 @@ class PerturbationEstimator:
         return tolerance, count
 
     def _report(self, wall: PrivateModel, glm: GLM, plan: Plan) -> PrivacyReport:
-        size = None if self._private_size else wall.num_records
-        return PrivacyReport.build(
-            entries=self._charges,
-            relation=self._account.relation,
+        size = None if self._account.private_size else wall.num_records
+        return self._account.report(
             delta=self.delta,
             unit=f"one slice of plate '{wall.plate}'",
             num_records=size,
@@ -265,21 +248,14 @@ class PerturbationEstimator:
             sampling_rate=1.0,
             clip_norm=plan.contribution,
             noise_multiplier=plan.noise_multiplier,
-            steps=len(self._charges),
-            warmup_steps=0,
-            num_chains=1,
-            overflow_delta=plan.output.tv,
             released=("the noisy minimiser",),
             assumed_public=(
                 *(() if size is None else (f"the number of records ({size})",)),
                 "the model, its priors and every option of the estimator",
                 *(f"argument {name}" for name in wall.public_inputs),
             ),
-            conditions=() if self.secure else (INSECURE,),
-            randomness=RANDOMNESS[self.secure],
             arithmetic=_ARITHMETIC,
             notes=_notes(plan),
-            accountant=self._account,
         )
 
 

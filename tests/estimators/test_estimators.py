@@ -124,6 +124,8 @@ def test_noise_is_fresh_unless_the_caller_takes_it_over(people):
     given = ndp.ObjectivePerturbation(logistic, secure=False, **options)
     first, second = (given.run(KEY, *people) for _ in range(2))
     np.testing.assert_array_equal(first.params["w_auto_loc"], second.params["w_auto_loc"])
+    assert (first.privacy.steps, second.privacy.steps) == (1, 2)
+    assert second.privacy.overflow_delta == 2 * first.privacy.overflow_delta > 0
     assert "PROVIDED THAT" in str(first.privacy)
     budgeted = ndp.Accountant(ndp.Budget(9.0, 1e-5))
     refused = ndp.ObjectivePerturbation(logistic, secure=False, accountant=budgeted, **options)
