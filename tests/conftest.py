@@ -1,25 +1,10 @@
 """Shared fixtures: shared data by path, one set of compiled models for the whole run."""
 
 import os
-import tempfile
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-
-
-def pytest_configure(config):
-    # Many tests compile equal programs: each is compiled once, child processes included. Every
-    # worker has a folder of its own, since JAX writes entries in place; all are empty at the start.
-    folder = tempfile.TemporaryDirectory(prefix="numpyro_dp_compiled_", ignore_cleanup_errors=True)
-    config.add_cleanup(folder.cleanup)
-    for name, value in {
-        "jax_compilation_cache_dir": folder.name,
-        "jax_persistent_cache_min_compile_time_secs": 0,
-    }.items():
-        jax.config.update(name, value)
-        os.environ[name.upper()] = str(value)
 
 
 @pytest.fixture(scope="session")

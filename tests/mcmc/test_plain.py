@@ -14,15 +14,6 @@ from tests.models import logistic
 pytestmark = pytest.mark.parametrize("name", GRADIENT)
 
 
-@pytest.fixture(autouse=True)
-def _no_compilation_cache():
-    # These kernels warn of the cache that the tests compile into.
-    before = jax.config.values["jax_compilation_cache_dir"]
-    jax.config.update("jax_compilation_cache_dir", None)
-    yield
-    jax.config.update("jax_compilation_cache_dir", before)
-
-
 @pytest.fixture
 def data(records):
     return records["x"], records["y"]
