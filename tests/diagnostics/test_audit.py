@@ -101,6 +101,7 @@ def test_every_private_step_counts_between_the_draws_too():
     assert result.epsilon_reported == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_steps_are_weighed_by_the_noise_of_their_schedule():
     # Only the third step tells much; weighing all alike would drown it in the others' noise.
     scheduled = kernel(noise_multiplier=lambda step: 1.5 if step == 2 else 24.0)
@@ -143,6 +144,7 @@ def test_halved_noise_is_refuted(monkeypatch):
     assert result.refutes
 
 
+@pytest.mark.slow
 def test_audits_repeat_and_chunks_do_not_share_noise(monkeypatch):
     assert attack(kernel()) == attack(kernel())
     module = sys.modules["numpyro_dp.diagnostics.audit"]

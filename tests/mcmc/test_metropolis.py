@@ -360,7 +360,10 @@ def product(x, y):
     [
         {**FIXED, "steps_per_sample": 3},
         {"step_size": 0.1, "lipschitz": 0.5},
-        {**FIXED, "model": product, "public_moves": (lambda z: {"w": z["w"][::-1]},)},
+        pytest.param(
+            {**FIXED, "model": product, "public_moves": (lambda z: {"w": z["w"][::-1]},)},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["moves of bounded length", "direction averaged", "public moves"],
 )

@@ -459,7 +459,7 @@ def scoped() -> Built:
 # --- mixtures and discrete latents
 
 
-@accepted(quick=True)
+@accepted()
 def mixture_marginal() -> Built:
     def model(y):
         p = numpyro.sample("p", dist.Dirichlet(jnp.ones(2)))

@@ -22,7 +22,13 @@ def income(x, y=None):
     ("epsilon", "steps", "settings", "bar"),
     [
         (1.0, 1_000, {"step_size": 3e-4, "batch_size": 2_000, "clip_norm": 1.0}, 0.850),
-        (0.1, 400, {"step_size": 1e-3, "clip_norm": 0.5}, 0.842),
+        pytest.param(
+            0.1,
+            400,
+            {"step_size": 1e-3, "clip_norm": 0.5},
+            0.842,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_accuracy(data_folder, epsilon, steps, settings, bar):

@@ -174,7 +174,9 @@ def test_a_record_s_statistic_does_not_see_other_records(bound, design):
         assert (before[1:] != after[1:]).any()
 
 
-@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize(
+    "design", [pytest.param("full", marks=pytest.mark.slow), "diagonal", "paper"]
+)
 def test_no_record_adds_more_than_the_bound(bound, design):
     programme, plan, _ = bound[design]
     state = somewhere(programme)
