@@ -76,17 +76,17 @@ def test_an_unnoised_state_field_is_caught(name, records, monkeypatch):
     pair = neighbours(records)
     kind, state_type = bound_type(name, pair[0])
     leaking = _with_field(state_type)
-    advance, start = kind.advance, kind.start
+    advance, start = kind.advance_from, kind.start
 
     def leaking_start(self, rng_key, z):
         return leaking(*start(self, rng_key, z), jnp.zeros(()))
 
-    def leaking_advance(self, key, state, rows):
-        honest = advance(self, key, state_type(*state[:-1]), rows)
-        return leaking(*honest, sum(jnp.sum(leaf) for leaf in rows).astype(float))
+    def leaking_advance(self, key, state, recollection, rows):
+        honest, after = advance(self, key, state_type(*state[:-1]), recollection, rows)
+        return leaking(*honest, sum(jnp.sum(leaf) for leaf in rows).astype(float)), after
 
     monkeypatch.setattr(kind, "start", leaking_start)
-    monkeypatch.setattr(kind, "advance", leaking_advance)
+    monkeypatch.setattr(kind, "advance_from", leaking_advance)
     one, other = (surfaces(make(name, logistic, **POWER), data) for data in pair)
     assert any("diagnostic" in place for place in leaks(one, other))
 
