@@ -29,16 +29,18 @@ _DRAWS = 8
 
 
 class MadeUp(NamedTuple):
-    """Gradients of made-up records, each of whose outcomes were drawn at a prior draw.
+    """Made-up records, each of whose outcomes were drawn at a prior draw, and their gradients.
 
     - **at_truth**: shape (draws, records, dim); gradients at the position the outcomes came from.
     - **at_start**: the same records' gradients where a chain starts.
     - **spread**: shape (draws, dim); that position minus the start.
+    - **records**: leaves of shape (draws, records, ...).
     """
 
     at_truth: np.ndarray
     at_start: np.ndarray
     spread: np.ndarray
+    records: tuple[np.ndarray, ...] = ()
 
 
 class Shares(Protocol):
@@ -88,7 +90,7 @@ class _Outcomes(Messenger):
 def made_up_gradients(
     wall: PrivateModel, start: dict[str, Any], inputs: list[Any], rng_key: Any, vector: Shares
 ) -> MadeUp:
-    """What made-up records would add to a step.
+    """Made-up records, and what they would add to a step.
 
     :param wall: the model, split.
     :param start: the unconstrained position where a chain starts.
@@ -97,7 +99,9 @@ def made_up_gradients(
     :param rng_key: a typed key; nothing here is secret.
     :param vector: what a record adds to a step.
     """
-    return MadeUp(*map(np.asarray, _gradients(wall, vector, start, inputs, rng_key)))
+    *found, records = _gradients(wall, vector, start, inputs, rng_key)
+    rows = tuple(np.asarray(leaf)[:, :, 0] for leaf in records)
+    return MadeUp(*map(np.asarray, found), records=rows)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -114,7 +118,7 @@ def _gradients(
         records = jax.vmap(partial(simulate, truth))(rows, keys)
         at_truth = jax.vmap(partial(vector, truth))(records)
         at_start = jax.vmap(partial(vector, start))(records)
-        return at_truth, at_start, vector.flat(truth) - vector.flat(start)
+        return at_truth, at_start, vector.flat(truth) - vector.flat(start), records
 
     return jax.lax.map(one_draw, random.split(rng_key, _DRAWS))
 

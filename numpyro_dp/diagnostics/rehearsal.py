@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 from numpyro.infer import autoguide
 from numpyro.infer.svi import SVIState
 
@@ -34,7 +34,7 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _MadeUpFit(Fit):
+class _Quadratic(Fit):
     """A fit to records whose terms are quadratic, with ordinary noise in place of a release.
 
     Optimiser, prior, the guide's entropy and the average are the run's own. Records come as the
@@ -83,17 +83,24 @@ class Rehearsal:
         :param longest: bound on the length of one of these gradients.
         :param draw: decides the draws.
         """
-        start = self._flat(self.fit.optim.get_params(self.state.optim_state))
+        start = self.start
+        records = [np.asarray(leaf, np.float32) for leaf in (roots, start + target, longest)]
         quiet, loud = (
-            self._end([roots, start + target, np.float32(longest), np.float32(noise)], draw)
+            self.end(_Quadratic, *records, np.float32(noise), draw=draw)
             for noise in (0.0, self.noise)
         )
         return Way(quiet - start, loud - quiet)
 
-    def _end(self, records: list[Any], draw: int) -> np.ndarray:
+    @property
+    def start(self) -> np.ndarray:
+        """The moving parameters in a row where the optimiser starts."""
+        return self._flat(self.fit.optim.get_params(self.state.optim_state))
+
+    def end(self, kind: type[Fit], *records: ArrayLike, draw: int) -> np.ndarray:
+        """Where a stand-in for the run ends: of this kind, on records as it takes them."""
         own: dict[str, Any] = {f.name: getattr(self.fit, f.name) for f in fields(self.fit)}
         own["elbo"] = None
-        made_up = _MadeUpFit(**own)
+        made_up = kind(**own)
         params = self.fit.optim.get_params(self.state.optim_state)
         begin = Carry(
             self.state.optim_state[0],
@@ -102,7 +109,7 @@ class Rehearsal:
             random.key(draw),
             jax.tree.map(jnp.zeros_like, params),
         )
-        arrays = tuple(jnp.asarray(leaf, jnp.float32) for leaf in records)
+        arrays = tuple(jnp.asarray(leaf) for leaf in records)
         [(_, last)] = run_steps(made_up, begin, arrays, self.num_steps, self.tail, 1)
         if self.tail:
             return self._flat(jax.tree.map(lambda total: total / self.tail, last.tail))
@@ -131,9 +138,11 @@ class GuideGradient:
     @property
     def start(self) -> dict[str, Any]:
         """The unconstrained latents where the guide starts."""
-        if isinstance(self.guide, autoguide.AutoDiagonalNormal):
-            return dict(self.guide._unpack_latent(self.params[f"{self.guide.prefix}_loc"]))
-        return {name: self.params[self._loc(name)] for name in self.fit.target.latents}
+        return self._latents(self.params)
+
+    def place(self, flat: Float[Array, " dim"]) -> dict[str, Any]:
+        """The unconstrained latents where the guide is located; the inverse of :meth:`flat`."""
+        return self._latents(self._whole(flat))
 
     def flat(self, z: dict[str, Any]) -> Float[Array, " dim"]:
         """The moving parameters, raveled, of the guide located at ``z``."""
@@ -143,14 +152,17 @@ class GuideGradient:
 
     def __call__(self, z: dict[str, Any], record: list[Array]) -> Float[Array, " dim"]:
         """One record's vector, before the clip that the run gives it."""
-        moving = {name: v for name, v in self.params.items() if name not in self.fit.held}
-        unravel = ravel_pytree(moving)[1]
-
-        def whole(flat: Float[Array, " dim"]) -> dict[str, Any]:
-            return {**self.params, **unravel(flat)}
-
-        vector = self.fit.record_vector(self.flat(z), whole, self.keys)
+        vector = self.fit.record_vector(self.flat(z), self._whole, self.keys)
         return vector(self.fit.numbered(record))
+
+    def _whole(self, flat: Float[Array, " dim"]) -> dict[str, Any]:
+        moving = {name: v for name, v in self.params.items() if name not in self.fit.held}
+        return {**self.params, **ravel_pytree(moving)[1](flat)}
+
+    def _latents(self, params: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(self.guide, autoguide.AutoDiagonalNormal):
+            return dict(self.guide._unpack_latent(params[f"{self.guide.prefix}_loc"]))
+        return {name: params[self._loc(name)] for name in self.fit.target.latents}
 
     def _loc(self, name: str) -> str:
         return f"{name}_{self.guide.prefix}_loc"

@@ -13,6 +13,7 @@ from jax import random
 
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.diagnostics.dress_rehearsal import DressRehearsal
 from numpyro_dp.diagnostics.made_up import (
     LikelihoodGradient,
     MadeUp,
@@ -47,6 +48,7 @@ class Subject:
     :param event: what a number of steps costs.
     :param step_size: of a chain; ``None`` for a schedule or an optimiser.
     :param rehearsal: how an optimiser fares; ``None`` for a chain.
+    :param dress: the same on the model's own gradients.
     :param centred: whether clipped gradients have mean zero under the model.
     :param made_up: gradients of made-up records.
     :param started: whether another kernel, which sees the records, makes the start.
@@ -63,6 +65,7 @@ class Subject:
     event: Callable[[int], DpEvent]
     step_size: float | None = None
     rehearsal: Rehearsal | None = None
+    dress: DressRehearsal | None = None
     centred: bool = False
     made_up: MadeUp
     started: bool = False
@@ -179,6 +182,8 @@ def _of_svi(
     params = svi.optim.get_params(state.optim_state)
     gradient = GuideGradient(fit, svi.guide, params, random.key(1))
     wall, plate = gradient.wall, settings.data_plate
+    made_up = _made_up(svi.model, plate, wall, gradient.start, inputs, gradient)
+    rehearsal = Rehearsal(fit, state, noise, num_steps, round(settings.average * num_steps))
     return Subject(
         name=name,
         relation=svi._account.relation,
@@ -189,9 +194,10 @@ def _of_svi(
         curvature=costs.curvature,
         noise=noise,
         event=costs.event,
-        rehearsal=Rehearsal(fit, state, noise, num_steps, round(settings.average * num_steps)),
+        rehearsal=rehearsal,
+        dress=DressRehearsal(rehearsal, gradient, made_up),
         centred=fit.outcomes is not None,
-        made_up=_made_up(svi.model, plate, wall, gradient.start, inputs, gradient),
+        made_up=made_up,
     )
 
 

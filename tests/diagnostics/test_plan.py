@@ -9,22 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import optax
 import pytest
-from numpyro.infer import init_to_median
-from numpyro.infer.autoguide import (
-    AutoDelta,
-    AutoDiagonalNormal,
-    AutoMultivariateNormal,
-    AutoNormal,
-)
 from scipy import stats
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.diagnostics.channel import Channel
 from numpyro_dp.diagnostics.made_up import MadeUp
-from numpyro_dp.diagnostics.rehearsal import Rehearsal
 from numpyro_dp.diagnostics.subject import Subject
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model import private_model
@@ -271,139 +262,9 @@ def test_what_cannot_be_planned_is_refused():
     off = kernel(noise_multiplier=0, clip_norm=float("inf"))
     with pytest.raises(ValueError, match="no private sum"):
         ndp.plan(off, *SHAPES, num_steps=10)
-    with pytest.raises(ValueError, match="num_chains=2"):
-        ndp.plan(fit(), *SHAPES, num_steps=10, num_chains=2)
 
 
 def test_what_has_a_forecast_of_its_own_is_named():
     other: Any = SimpleNamespace(forecast=print)
     with pytest.raises(ValueError, match="SimpleNamespace: use its own forecast"):
         ndp.plan(other, *SHAPES, num_steps=10)
-
-
-def fit(guide: Any = AutoNormal, rate: float = 3e-3, **options: Any):
-    """A variational fit that starts at the prior's median."""
-    given: dict[str, Any] = {"clip_norm": 1.0, "noise_multiplier": 2.0, "clip": "plain"}
-    made = guide(logistic, init_loc_fn=init_to_median)
-    return ndp.DPSVI(logistic, made, optax.sgd(rate), **{**given, **options})
-
-
-@pytest.fixture(scope="module")
-def planned_fit():
-    """Planned from sealed records: a plan that reads one fails every test of it."""
-    accountant = ndp.Accountant()
-    found = ndp.plan(fit(accountant=accountant), *sealed(), num_steps=100)
-    assert accountant.entries == ()
-    return found
-
-
-def test_a_fit_is_planned_without_a_record_or_a_charge(planned_fit):
-    assert (planned_fit.expected_batch, planned_fit.dim) == (N, DIM)
-    assert planned_fit.step_size is planned_fit.free_step_size is None
-    assert "step size" not in str(planned_fit)
-    assert max(map(len, str(planned_fit).splitlines())) <= 88
-
-
-@pytest.mark.slow
-def test_a_fit_costs_what_its_plan_says(planned_fit):
-    x, y = jnp.ones((N, DIM)), jnp.ones(N, jnp.int32)
-    run = fit().run(jax.random.key(0), 100, x, y, progress_bar=False)
-    assert planned_fit.epsilon == run.privacy.epsilon
-    assert ndp.plan(fit(), *SHAPES, num_steps=100) == planned_fit
-
-
-@pytest.mark.slow
-def test_a_fit_goes_through_more_noise_worse(planned_fit):
-    """A rehearsed fit has a figure that falls with the noise, and remedies by their causes."""
-    assert planned_fit.gain > 0.5
-    loud = ndp.plan(fit(noise_multiplier=4000.0, batch_size=40), *SHAPES, num_steps=100)
-    assert loud.verdict == "swamped"
-    assert "scales come out wrong" in " ".join(loud.remedies)
-    # Noise of 40,000 in each of 100 steps of 3e-3, little of it forgotten, beside a prior of 1.
-    assert "times as far as the prior reaches" in loud.remedies[-1]
-    slow = ndp.plan(fit(rate=1e-6), *SHAPES, num_steps=100)
-    assert slow.gain < 0.05
-    assert "larger learning rate" in slow.remedies[-1]
-
-
-CLIPS = ("plain", "centred")
-
-
-@pytest.mark.slow
-def test_a_centred_clip_is_planned_with_its_own(planned_fit):
-    """Half of the plain vectors are longer than 0.3; centred ones need not be, and may be cut."""
-    tight: dict[str, Any] = {"clip_norm": 0.3, "noise_multiplier": 0.5}
-    plain, centred = (ndp.plan(fit(clip=c, **tight), *SHAPES, num_steps=100) for c in CLIPS)
-    assert plain.norms != centred.norms
-    assert "larger clip_norm" in " ".join(plain.remedies)
-    assert "larger clip_norm" not in " ".join(centred.remedies)
-
-
-def test_a_rehearsal_follows_the_optimiser_to_the_posterior():
-    """Gradient descent with rate η on curvatures h and a prior of curvature 1, in closed form.
-
-    Noise of each step is left by (1 − η(h + 1)) a step: its end has a known variance. 400 draws of
-    the noise in 3 coordinates: the mean square is within 0.2 of it but for 2 in 100,000 seeds.
-    """
-    svi, rate, steps = fit(AutoDelta, 1e-2), 1e-2, 20
-    _, run, _, state = svi._prepared(steps, SHAPES, {})
-    roots = np.diag(np.sqrt([30.0, 10.0, 1.0])).astype(np.float32)
-    target = np.array([1.0, -1.0, 2.0], np.float32)
-    quiet = Rehearsal(run, state, 0.0, steps, 0).way(roots, target, 1e9, 0)
-    h = np.array([30.0, 10.0, 1.0])
-    start = np.asarray(svi.optim.get_params(state.optim_state)["w_auto_loc"])
-    left = 1 - rate * (h + 1)
-    rest = (h * target - start) / (h + 1)
-    assert quiet.gone == pytest.approx(rest * (1 - left**steps), rel=1e-3)
-    assert not quiet.shaken.any()
-    # Each record pulls with less than its bound: the way is that much shorter at first.
-    held = Rehearsal(run, state, 0.0, 1, 0).way(roots, target, 0.5, 0)
-    pulls = np.minimum(h * np.abs(target), 0.5) * np.sign(target)
-    assert held.gone == pytest.approx(rate * (pulls - start), rel=1e-3)
-    loud = Rehearsal(run, state, 5.0, steps, 0)
-    ends = np.stack([loud.way(roots, target, 1e9, draw).shaken for draw in range(400)])
-    expected = (rate * 5.0) ** 2 * (1 - left ** (2 * steps)) / (1 - left**2)
-    assert (ends**2 / expected).mean() == pytest.approx(1, abs=0.2)
-    averaged = Rehearsal(run, state, 0.0, steps, steps).way(roots, target, 1e9, 0)
-    path = rest * (1 - left ** np.arange(1, steps + 1)[:, None]).mean(0)
-    assert averaged.gone == pytest.approx(path, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_at_best_is_that_of_this_optimiser():
-    """One direction of curvature h = 25, a way of 2, 400 steps of rate η with noise of 1000 each.
-
-    At η = 0.04 every step starts anew and ends off by 40, by 5 in the luckiest run of ten: worse
-    than nothing. At η = 0.002 it is off by 6.3, by 0.8 when lucky, of which 0.8 comes through: more
-    than what the average of all gradients says, 50²/(50² + 1000²/400), which then counts.
-    """
-    half = np.tile(np.concatenate([np.eye(DIM), -np.eye(DIM)]) / 2, (8, 1, 1))
-    for rate, at_best in ((0.04, 0.0), (0.002, 0.5)):
-        _, run, _, state = fit(AutoDelta, rate)._prepared(400, SHAPES, {})
-        rehearsal = Rehearsal(run, state, 1000.0, 400, 0)
-        gains = channel(half, noise=1000.0, num_steps=400, rehearsal=rehearsal).gains()
-        assert gains.expected < 0.05
-        assert gains.at_best == pytest.approx(max(at_best, gains.expected))
-        assert (gains.shaken > 10) == (rate == 0.04)
-
-
-@pytest.mark.slow
-def test_guides_with_the_same_places_have_like_plans(planned_fit):
-    other = ndp.plan(fit(AutoDiagonalNormal), *SHAPES, num_steps=100)
-    assert other.gain == pytest.approx(planned_fit.gain, abs=0.02)
-    point = ndp.plan(fit(AutoDelta), *SHAPES, num_steps=100)
-    assert point.gain == pytest.approx(planned_fit.gain, abs=0.1)
-    budget = ndp.plan(fit(AutoDelta), *SHAPES, num_steps=100, privacy=ndp.Budget(1.0, 1e-5))
-    assert 0.99 < budget.epsilon <= 1.0
-
-
-@pytest.mark.parametrize(
-    ("guide", "options", "words"),
-    [
-        (AutoMultivariateNormal, {}, "AutoMultivariateNormal: plan the model with one of these"),
-        (AutoNormal, {"scale": "gradient"}, "scale='curvature'"),
-    ],
-)
-def test_guides_of_which_a_plan_knows_too_little_are_refused(guide, options, words):
-    with pytest.raises(ndp.UnsupportedModelError, match=words):
-        ndp.plan(fit(guide, **options), *SHAPES, num_steps=10)
