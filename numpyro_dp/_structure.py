@@ -74,11 +74,11 @@ def quoted(names: Iterator[str] | Sequence[str]) -> str:
 
 
 @contextmanager
-def explained(plate: str | None = None, rows: int = 1) -> Generator[None]:
+def explained(plate: str | None = None, rows: int = 1, given: str = "") -> Generator[None]:
     """Turn whatever a traced model raises into a message with cause and remedy.
 
-    ``plate`` is given when the model is being run on a few of its rows. The text of an error is
-    quoted only where JAX or NumPyro wrote it: their messages hold shapes, never values.
+    ``plate`` is given when the model is being run on a few of its rows; ``given`` describes its
+    arrays. An error's text is quoted only where JAX or NumPyro wrote it: shapes, never values.
     """
     try:
         yield
@@ -94,7 +94,7 @@ def explained(plate: str | None = None, rows: int = 1) -> Generator[None]:
     except Exception as error:
         problem = f"{_summary(error)} ({_place(error)})"
         if plate is None:
-            text = f"the model cannot be traced on arrays of these shapes: {problem}"
+            text = f"the model cannot be traced on arrays of these shapes{given}: {problem}"
         else:
             text = (
                 f"the model cannot be run on {'one record' if rows == 1 else f'{rows} records'} of "
@@ -142,7 +142,7 @@ def read_structure(
         return terms, latents
 
     structs = [leaf.struct(rows) for leaf in layout.arrays]
-    with explained():
+    with explained(given=f" ({layout.outline})" if rows is None else ""):
         program = trace_program(outline, structs, key_struct())
     if program.closed.jaxpr.effects:
         raise UnsupportedModelError(

@@ -101,6 +101,12 @@ class Layout:
         return tuple(leaf for leaf in self.leaves if isinstance(leaf, ArrayLeaf))
 
     @property
+    def outline(self) -> str:
+        """What was taken as data, for a message: a list or a missing row is then seen at once."""
+        shapes = ", ".join(f"`{leaf.name}` {leaf.shape}" for leaf in self.arrays)
+        return f"arrays are {shapes or 'none'}; all else counts as a plain Python value"
+
+    @property
     def public_names(self) -> tuple[str, ...]:
         """Names of the arguments that were wrapped in :func:`public`."""
         return tuple(

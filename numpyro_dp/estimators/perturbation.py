@@ -38,6 +38,7 @@ from numpyro_dp.glm import (
     recognise,
 )
 from numpyro_dp.mechanisms.account import Account, refuse_traced
+from numpyro_dp.mechanisms.arguments import check_noise
 from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.model import PrivateModel, private_model
 
@@ -97,15 +98,7 @@ class PerturbationEstimator:
     def __post_init__(self) -> None:
         if not callable(self.model):
             raise ValueError(f"model must be a NumPyro model (a callable), got {self.model!r}")
-        if (self.privacy is None) == (self.noise_multiplier is None):
-            raise ValueError(
-                "give either privacy=Budget(epsilon, delta), from which the noise is calibrated, "
-                "or noise_multiplier=, and not both"
-            )
-        if self.privacy is not None and not isinstance(self.privacy, Budget):
-            raise ValueError(
-                f"privacy must be a numpyro_dp.Budget(epsilon, delta), got {self.privacy!r}"
-            )
+        check_noise(self.privacy, self.noise_multiplier)
         account = Account(type(self).__name__, self.accountant, secure=self.secure)
         object.__setattr__(self, "_account", account)
         for name in ("row_norm", "regularisation", "gradient_tolerance", "noise_multiplier"):

@@ -290,8 +290,8 @@ class BoundMetropolis(BoundKernel):
         settings = self.plan.settings
         share = "at most half of" if settings.acceptance == "barker" else "at most"
         return (
-            f"A run of GDP μ (about ε/√(2·log(1.25/δ)) for small ε) holds {share} μ²/(τC²v) "
-            "effective draws of a parameter with posterior variance v, τ the likelihood power and "
-            "C the largest gradient of one record, however the steps are arranged: below ten, read "
-            "the draws as a point and not as intervals."
+            f"A run with Gaussian-DP parameter μ (about ε/√(2·log(1.25/δ)) for small ε) holds "
+            f"{share} μ²/(τC²v) effective draws of a parameter with posterior variance v, τ the "
+            "likelihood power and C the largest gradient of one record, however the steps are "
+            "arranged: below ten, read the draws as a point and not as intervals."
         )

@@ -22,9 +22,10 @@ def check_noise(privacy: Budget | None, noise_multiplier: object) -> None:
     if privacy is not None and not isinstance(privacy, Budget):
         raise ValueError(f"privacy must be a numpyro_dp.Budget(epsilon, delta), got {privacy!r}")
     if (privacy is None) == (noise_multiplier is None):
+        given = "neither is given" if privacy is None else "both are given"
         raise ValueError(
             "give either privacy=Budget(epsilon, delta), from which the noise is calibrated, "
-            "or noise_multiplier=, and not both"
+            f"or noise_multiplier=, and not both: {given}, and the noise rests on one of them"
         )
 
 

@@ -72,6 +72,11 @@ def ambiguous_plates() -> Built:
     return model, (rng().normal(size=(N, 5)),), {}
 
 
+@refused("cannot be traced", r"`x` .24, 3.", "`y` .23,.", "plain Python value", quick=True)
+def one_outcome_short() -> Built:
+    return regression, (design(), real()[:-1]), {}
+
+
 @refused("names no plate", "`data`", data_plate="people")
 def unknown_plate_name() -> Built:
     return regression, (design(), real()), {}
