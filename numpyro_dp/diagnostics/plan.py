@@ -207,14 +207,16 @@ def plan(
     turn out milder than the prior thinks); and when half
     of the made-up records or more are not clipped where they came from, since what clipping does to
     records unlike the model's, the share does not know (a centred clip is not asked for that); and
-    when the noise of the curvature's release is no larger than the curvature.
+    when the noise of the curvature's release is no larger than the curvature; and when the bound
+    below is 1, without which no nine tenths can have come from the records.
 
     It is *swamped* when the run cannot be told from one without any record, whatever the records
     are: no event, such as that its result predicts better than the prior, is likelier by more than
     0.1. With B expected records in each of T steps, q the sampling rate and nm the noise
     multiplier, the total variation between both is at most ½·√(T·(B² + B(1 − q)))/nm, by Pinsker's
-    inequality; this holds for any optimiser, step size and geometry, and of ranks (accuracy) as of
-    probabilities. What such a run predicts better than the prior, it has from its start.
+    inequality (a release of curvature or of losses adds its own square). This holds for any
+    optimiser, step size and geometry, and of ranks (accuracy) as of probabilities. What such a run
+    predicts better than the prior, it has from its start.
 
     Everything else is *noisy*: how much is learnt depends on the records, and it may be less than
     nothing: draws that are still near their start, or spread widely by a step size far above
@@ -277,8 +279,7 @@ def _judged(studied: Subject) -> Plan:
         reached = studied.dress.reached()
         gain = min(gain, max(reached, 0.0))
     wrong = faults(studied, channel)
-    fine = gain >= FINE and not wrong
-    verdict = "fine" if fine else "swamped" if studied.influence <= _SWAMPED else "noisy"
+    verdict = _verdict(gain, wrong, studied.influence)
     cost = privacy_curve(studied.event(steps), studied.relation)
     return Plan(
         kernel=studied.name,
@@ -301,9 +302,20 @@ def _judged(studied: Subject) -> Plan:
         step_size=step,
         free_step_size=None if studied.rehearsal else 4 / noise**2,
         affordable=_affordable(studied),
-        remedies=() if fine else remedies(studied, gains, reached, norms, wrong),
+        remedies=() if verdict == "fine" else remedies(studied, gains, reached, norms, wrong),
         norms=tuple(norms.ravel().tolist()),
     )
+
+
+def _verdict(
+    gain: float, wrong: Sequence[str], influence: float
+) -> Literal["fine", "noisy", "swamped"]:
+    if influence <= _SWAMPED:
+        return "swamped"
+    # A share is measured by the way from the start; far from the prior, most of that is the prior's
+    # own pull. Nine tenths from the records take a signal of three times all noise, at which the
+    # bound is 1.
+    return "fine" if gain >= FINE and not wrong and influence >= 1 else "noisy"
 
 
 def _affordable(studied: Subject) -> tuple[tuple[float, int], ...]:

@@ -45,6 +45,10 @@ def remedies(
     ]
     if studied.mechanism.clip_norm > 3 * np.median(norms):
         found.append("a smaller clip_norm: the noise is sized for longer gradients than any")
+    if gains.expected >= FINE and studied.influence < 1:
+        found.append(
+            "a start within the prior's reach: most of the way from this one is the prior's own"
+        )
     chain = studied.rehearsal is None
     if gains.shaken > 1:
         found.append(

@@ -26,6 +26,7 @@ from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model import PrivateModel, private_model
 from numpyro_dp.svi import DPSVI
+from numpyro_dp.svi.elbo import ElboRelease
 
 __all__ = ["Subject", "subject"]
 
@@ -44,6 +45,7 @@ class Subject:
     :param num_chains: chains.
     :param mechanism: the sum that each step releases.
     :param curvature: the sum that is released once at the end, or ``None``.
+    :param losses: how losses are released on the way, or ``None``.
     :param noise: standard deviation of the noise in one step's estimate of the full gradient.
     :param event: what a number of steps costs.
     :param step_size: of a chain; ``None`` for a schedule or an optimiser.
@@ -61,6 +63,7 @@ class Subject:
     num_chains: int
     mechanism: PrivateSum
     curvature: PrivateSum | None = None
+    losses: ElboRelease | None = None
     noise: float
     event: Callable[[int], DpEvent]
     step_size: float | None = None
@@ -74,15 +77,18 @@ class Subject:
     def influence(self) -> float:
         """Bound on the total variation between the run and the same run without any record.
 
-        Each of T steps adds E[K²]/(2·nm²) at most to their relative entropy, K records being in its
+        Each release adds E[K²]/(2·nm²) at most to their relative entropy, K records being in its
         batch, whatever came before: a mixture of normals that are K bounds apart. Pinsker's
         inequality makes a total variation of the sum.
         """
         if self.started:
             return 1.0
-        squares = self.num_steps * _squared_shift(self.mechanism)
+        releases = [(self.mechanism, self.num_steps)]
         if self.curvature is not None:
-            squares += _squared_shift(self.curvature)
+            releases.append((self.curvature, 1))
+        if self.losses is not None:
+            releases.append((self.losses.private_sum, self.losses.count(self.num_steps)))
+        squares = sum(count * _squared_shift(each) for each, count in releases)
         return min(math.sqrt(squares) / 2, 1.0)
 
     @property
@@ -192,6 +198,7 @@ def _of_svi(
         num_chains=1,
         mechanism=mechanism,
         curvature=costs.curvature,
+        losses=costs.elbo,
         noise=noise,
         event=costs.event,
         rehearsal=rehearsal,
@@ -212,7 +219,8 @@ def _require_noise(name: str, mechanism: PrivateSum | None) -> PrivateSum:
     if mechanism is None or not mechanism.is_private:
         raise ValueError(
             f"{name} releases no private sum of gradients, so there is no noise on a gradient to "
-            "plan: its guide says what it costs"
+            "plan: privacy= bounds what it costs, and the how-to 'Which private sampler?' says what "
+            "that buys"
         )
     return mechanism
 

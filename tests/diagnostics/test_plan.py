@@ -16,9 +16,11 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.diagnostics.channel import Channel
 from numpyro_dp.diagnostics.made_up import MadeUp
+from numpyro_dp.diagnostics.plan import _verdict
 from numpyro_dp.diagnostics.subject import Subject
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model import private_model
+from numpyro_dp.svi.elbo import ElboRelease
 from tests.models import logistic
 
 N, DIM = 400, 3
@@ -123,16 +125,18 @@ def test_influence_bounds_the_distance_to_a_run_without_records(rate, noise):
     """Twenty records that all pull one way, one step: both densities are known.
 
     Pinsker's bound is at most twice the distance while it says anything. Nine steps may change
-    three times as much, and of a start that has seen the records nothing is known.
+    three times as much, of a start that has seen the records nothing is known, and losses that are
+    released beside the steps tell of the records as the steps do.
     """
     mechanism = PrivateSum.create(
         num_records=20, dim=1, sampling_rate=rate, clip_norm=1.0, noise_multiplier=noise,
         num_steps=9, delta=1e-5,
     )  # fmt: skip
 
-    def bound(steps=1, started=False):
-        run = {"mechanism": mechanism, "curvature": None, "num_steps": steps, "started": started}
-        return cast(Any, Subject.influence).fget(SimpleNamespace(**run))
+    def bound(steps=1, started=False, curvature=None, losses=None):
+        beside = {"curvature": curvature, "losses": losses}
+        run = SimpleNamespace(mechanism=mechanism, num_steps=steps, started=started, **beside)
+        return cast(Any, Subject.influence).fget(run)
 
     at = np.linspace(-12 * noise, 20 + 12 * noise, 4001)
     several = stats.norm.pdf(at, np.arange(21)[:, None], noise)
@@ -141,6 +145,15 @@ def test_influence_bounds_the_distance_to_a_run_without_records(rate, noise):
     assert distance <= bound() <= min(2 * distance, 1)
     assert bound(steps=9) == pytest.approx(min(3 * bound(), 1))
     assert bound(started=True) == 1.0
+    every_second = ElboRelease(ndp.ElboTrace(every=2, lower=-1.0, upper=0.0), mechanism, -0.5)
+    assert bound(steps=6, losses=every_second) == bound(steps=9)
+    assert bound(steps=8, curvature=mechanism) == bound(steps=9)
+
+
+def test_what_the_records_cannot_have_taught_is_not_called_fine():
+    assert _verdict(0.95, [], 1.0) == "fine"
+    assert _verdict(0.95, [], 0.99) == _verdict(0.95, ["a fault"], 1.0) == "noisy"
+    assert _verdict(0.95, [], 0.1) == "swamped"
 
 
 def channel(gradients, **options):
