@@ -145,9 +145,11 @@ class DPFastMH(PrivateKernel):
 
     def _check_bound(self) -> None:
         if (self.lipschitz is None) == (self.record_bound is None):
+            given = "neither" if self.lipschitz is None else "both"
             raise ValueError(
                 "give a bound on one record: lipschitz=, on its gradient, or record_bound=, a "
-                "function of two positions, and not both"
+                f"function of two positions, and not both: {given} is given, and the charge rests "
+                "on one of them"
             )
         if self.lipschitz is not None and self.lipschitz != math.inf:
             _validate.positive("lipschitz", self.lipschitz)
