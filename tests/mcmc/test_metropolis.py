@@ -299,13 +299,23 @@ def test_a_direction_averaged_term_stays_within_that_of_its_predictor(data):
     """|u| ≤ |x·δ| for every record, rows longer than the bound projected to it."""
     kernel = bound(data, step_size=0.1, lipschitz=0.5)
     position, candidate = jnp.array([0.3, -0.2, 0.1]), jnp.array([0.5, 0.1, -0.4])
-    term = jax.jit(kernel._predictor_change(position, candidate - position).term)
+
+    @jax.jit
+    def terms(position, move, record):
+        change = kernel._predictor_change(position, move)
+        # One with what the record said of the position, the others with what it never said.
+        return change.term(record), change.step(record, 1e30)[0], change.step(record, -1e30)[0]
+
+    # Positions near 2^20 are an eighth apart: such a move takes them farther than it is long.
+    far, short = jnp.full(3, 2.0**20), jnp.full(3, 0.07)
     for row in ([1.0, 0.5, -0.5], [1e6, 2e6, -1e6], [0.1, 0.0, 0.2]):
         x = np.asarray(row)
         x = x * min(1, 0.5 / np.linalg.norm(x))
         for y in (0, 1):
-            u = float(term([jnp.asarray([row], jnp.float32), jnp.asarray([y])]))
-            assert abs(u) <= abs(x @ np.asarray(candidate - position)) * (1 + 1e-5)
+            record = [jnp.asarray([row], jnp.float32), jnp.asarray([y])]
+            u, *wild = terms(position, candidate - position, record)
+            assert np.max(np.abs([u, *wild])) <= abs(x @ (candidate - position)) * (1 + 1e-5)
+            assert np.max(np.abs(terms(far, short, record))) <= abs(x @ short) * (1 + 1e-5)
             logits = np.array([x @ np.asarray(position), x @ np.asarray(candidate)])
             exact = np.diff(y * logits - np.log1p(np.exp(logits)))[0]
             assert u == pytest.approx(exact, rel=1e-3)
