@@ -129,7 +129,8 @@ class PoissonBatch:
         if moved > _LARGEST_SHARE * self.mean:
             raise ValueError(
                 f"batch_size={self.mean:g} is below twice the number of records times the record "
-                f"bound: give at least {2 * moved:.4g}, better {5 * moved:.4g}, or shorten the moves"
+                f"bound: give at least {2 * moved:.4g}, better {5 * moved:.4g}, or shorten the "
+                "moves"
             )
         limit = math.floor(bound / self.unit)
         if limit < 1 << 6:
