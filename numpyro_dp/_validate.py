@@ -3,13 +3,27 @@
 import math
 from numbers import Integral, Real
 
-__all__ = ["finite_float", "nonnegative", "positive", "positive_int", "probability", "rate"]
+__all__ = [
+    "finite_float",
+    "nonnegative",
+    "positive",
+    "positive_int",
+    "probability",
+    "rate",
+    "shown",
+]
+
+
+def shown(value: object) -> str:
+    """What a message may say of an argument: records put in a wrong place must not be printed."""
+    plain = value is None or isinstance(value, (Real, str))
+    return repr(value) if plain else type(value).__name__
 
 
 def finite_float(name: str, value: object) -> float:
     """Return ``value`` as a finite Python float, or raise ``ValueError`` naming ``name``."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value!r}")
+        raise ValueError(f"{name} must be a finite number, got {shown(value)}")
     return float(value)
 
 
@@ -17,7 +31,7 @@ def positive(name: str, value: object) -> float:
     """Return ``value`` as a float in (0, inf)."""
     number = finite_float(name, value)
     if number <= 0:
-        raise ValueError(f"{name} must be positive, got {value!r}")
+        raise ValueError(f"{name} must be positive, got {shown(value)}")
     return number
 
 
@@ -25,7 +39,7 @@ def nonnegative(name: str, value: object) -> float:
     """Return ``value`` as a float in [0, inf)."""
     number = finite_float(name, value)
     if number < 0:
-        raise ValueError(f"{name} must not be negative, got {value!r}")
+        raise ValueError(f"{name} must not be negative, got {shown(value)}")
     return number
 
 
@@ -33,7 +47,7 @@ def probability(name: str, value: object) -> float:
     """Return ``value`` as a float in [0, 1)."""
     number = finite_float(name, value)
     if not 0 <= number < 1:
-        raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
+        raise ValueError(f"{name} must lie in [0, 1), got {shown(value)}")
     return number
 
 
@@ -41,12 +55,12 @@ def rate(name: str, value: object) -> float:
     """Return ``value`` as a float in (0, 1]."""
     number = finite_float(name, value)
     if not 0 < number <= 1:
-        raise ValueError(f"{name} must lie in (0, 1], got {value!r}")
+        raise ValueError(f"{name} must lie in (0, 1], got {shown(value)}")
     return number
 
 
 def positive_int(name: str, value: object) -> int:
     """Return ``value`` as an int of at least 1."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        raise ValueError(f"{name} must be a positive integer, got {shown(value)}")
     return int(value)

@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import NoReturn
 
+from numpyro_dp import _validate
 from numpyro_dp.accounting.advice import largest_left, noise_that_fits, steps_that_fit
 from numpyro_dp.accounting.budget import DEFAULT_DELTA, Budget
 from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
@@ -60,7 +61,7 @@ class Accountant:
         allow_conditional: bool = False,
     ) -> None:
         if budget is not None and not isinstance(budget, Budget):
-            raise ValueError(f"budget must be a Budget or None, got {budget!r}")
+            raise ValueError(f"budget must be a Budget or None, got {_validate.shown(budget)}")
         checked = check_relation(relation)
         self._ledger: Ledger = (
             MemoryLedger(budget, checked) if path is None else FileLedger(path, budget, checked)
@@ -113,7 +114,7 @@ class Accountant:
             LedgerError: when the ledger cannot be read or written; nothing was charged.
         """
         if not isinstance(label, str) or not label.strip():
-            raise ValueError(f"label must be a non-empty text, got {label!r}")
+            raise ValueError(f"label must be a non-empty text, got {_validate.shown(label)}")
         if condition is not None and (not isinstance(condition, str) or not condition.strip()):
             raise ValueError("condition must be a non-empty text or None")
         # What is checked must be what is stored, to the last bit.

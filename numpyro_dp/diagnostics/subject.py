@@ -219,8 +219,8 @@ def _require_noise(name: str, mechanism: PrivateSum | None) -> PrivateSum:
     if mechanism is None or not mechanism.is_private:
         raise ValueError(
             f"{name} releases no private sum of gradients, so there is no noise on a gradient to "
-            "plan: privacy= bounds what it costs; the how-to 'Which private sampler?' says what that "
-            "buys"
+            "plan: privacy= bounds what it costs; the how-to 'Which private sampler?' says what "
+            "that buys"
         )
     return mechanism
 

@@ -97,7 +97,8 @@ class PerturbationEstimator:
 
     def __post_init__(self) -> None:
         if not callable(self.model):
-            raise ValueError(f"model must be a NumPyro model (a callable), got {self.model!r}")
+            given = _validate.shown(self.model)
+            raise ValueError(f"model must be a NumPyro model (a callable), got {given}")
         check_noise(self.privacy, self.noise_multiplier)
         account = Account(type(self).__name__, self.accountant, secure=self.secure)
         object.__setattr__(self, "_account", account)

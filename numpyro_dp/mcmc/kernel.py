@@ -198,17 +198,18 @@ class PrivateKernel(MCMCKernel):
 
     def __post_init__(self) -> None:
         if not callable(self.model):
-            raise ValueError(f"model must be a NumPyro model (a callable), got {self.model!r}")
+            given = _validate.shown(self.model)
+            raise ValueError(f"model must be a NumPyro model (a callable), got {given}")
         # The attribute that ArviZ and NumPyro look up must not lead to the model: they would
         # replay it on the records.
         object.__setattr__(self, "_model", self.model)
         object.__setattr__(self, "model", None)
         if self.privacy is not None and not isinstance(self.privacy, Budget):
-            raise ValueError(
-                f"privacy must be a numpyro_dp.Budget(epsilon, delta), got {self.privacy!r}"
-            )
+            given = _validate.shown(self.privacy)
+            raise ValueError(f"privacy must be a numpyro_dp.Budget(epsilon, delta), got {given}")
         if self.accountant is not None and not isinstance(self.accountant, Accountant):
-            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {self.accountant!r}")
+            given = _validate.shown(self.accountant)
+            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {given}")
         _validate.positive_int("steps_per_sample", self.steps_per_sample)
         if self.num_steps is not None:
             _validate.positive_int("num_steps", self.num_steps)

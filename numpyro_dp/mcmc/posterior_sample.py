@@ -171,7 +171,7 @@ class OPS(PrivateKernel):
         if not isinstance(self.guarantee, tuple(_FITTING)):
             raise ValueError(
                 "guarantee must be numpyro_dp.StronglyLogConcave(row_norm=…) or "
-                f"numpyro_dp.BoundedLikelihood(lower, upper), got {self.guarantee!r}"
+                f"numpyro_dp.BoundedLikelihood(lower, upper), got {_validate.shown(self.guarantee)}"
             )
         _validate.positive("likelihood_power", self.likelihood_power)
         if self.max_records is not None:

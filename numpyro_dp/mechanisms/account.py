@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, Relation
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, is_traced, seeded_key
@@ -59,7 +60,8 @@ class Account:
 
     def __init__(self, owner: str, accountant: Accountant | None, *, secure: bool) -> None:
         if accountant is not None and not isinstance(accountant, Accountant):
-            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {accountant!r}")
+            given = _validate.shown(accountant)
+            raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {given}")
         self.owner, self.secure = owner, secure
         self.accountant = Accountant() if accountant is None else accountant
         self.charges: list[Charge] = []

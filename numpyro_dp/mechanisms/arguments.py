@@ -20,7 +20,8 @@ __all__ = [
 def check_noise(privacy: Budget | None, noise_multiplier: object) -> None:
     """Refuse both or neither of a budget and a noise multiplier."""
     if privacy is not None and not isinstance(privacy, Budget):
-        raise ValueError(f"privacy must be a numpyro_dp.Budget(epsilon, delta), got {privacy!r}")
+        given = _validate.shown(privacy)
+        raise ValueError(f"privacy must be a numpyro_dp.Budget(epsilon, delta), got {given}")
     if (privacy is None) == (noise_multiplier is None):
         given = "neither is given" if privacy is None else "both are given"
         raise ValueError(

@@ -55,7 +55,8 @@ class Settings:
         if not 0 <= _validate.finite_float("average", self.average) <= 1:
             raise ValueError(f"average must lie in [0, 1], got {self.average!r}")
         if self.elbo is not None and not isinstance(self.elbo, ElboTrace):
-            raise ValueError(f"elbo must be a numpyro_dp.ElboTrace, got {self.elbo!r}")
+            given = _validate.shown(self.elbo)
+            raise ValueError(f"elbo must be a numpyro_dp.ElboTrace, got {given}")
 
     def outcomes(self, target: VariationalModel) -> Outcomes | None:
         """What a record might have shown, for the model-centred clip; ``None`` for a plain one."""
