@@ -27,6 +27,7 @@ __all__ = [
     "global_programs",
     "require_no_closure",
     "require_one_record",
+    "require_own_curvature",
     "require_own_gradient",
     "rows_program",
 ]
@@ -216,6 +217,45 @@ def require_own_gradient(term: Pruned, layout: Layout, num_records: int, values:
         num_records: number of records.
         values: how many of the term's leading inputs gradients are taken in; the rest is data.
     """
+    gradient, structs, _ = _gradient(term, values)
+    try:
+        program = trace_program(gradient, *structs)
+    except (TypeError, ValueError, NotImplementedError):
+        # Not differentiable, such as a loop of unknown length: kernels that need no gradient may
+        # still run it, and the others meet the same error before they see a record.
+        return
+    _require_own(program, layout, num_records)
+
+
+def require_own_curvature(term: Pruned, layout: Layout, num_records: int, values: int) -> None:
+    """Judge the second derivatives as well, in which the rules of a custom derivative's parts run.
+
+    Args:
+        term: the judged term.
+        layout: the model's arguments.
+        num_records: number of records.
+        values: how many of the term's leading inputs derivatives are taken in.
+    """
+    gradient, structs, count = _gradient(term, values)
+
+    def curvature(*inputs: Any) -> Any:
+        def at(*leading: Any) -> Any:
+            return gradient(*leading, *inputs[count:])
+
+        return jax.jvp(at, inputs[:count], inputs[:count])[1]
+
+    try:
+        program = trace_program(curvature, *structs)
+    except (TypeError, ValueError, NotImplementedError):
+        # As for the gradient.
+        return
+    _require_own(program, layout, num_records)
+
+
+def _gradient(
+    term: Pruned, values: int
+) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct], int]:
+    """Gradient in those of the leading inputs that a term reads, all it takes, and their number."""
     count = sum(term.used[:values])
     alone = term._replace(used=(True,) * len(term.jaxpr.invars))
 
@@ -226,15 +266,12 @@ def require_own_gradient(term: Pruned, layout: Layout, num_records: int, values:
         return jax.grad(at, argnums=tuple(range(count)))(*inputs[:count])
 
     avals: list[Any] = [variable.aval for variable in term.jaxpr.invars]
-    structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-    try:
-        program = trace_program(gradient, *structs)
-    except (TypeError, ValueError, NotImplementedError):
-        # Not differentiable, such as a loop of unknown length: kernels that need no gradient may
-        # still run it, and the others meet the same error before they see a record.
-        return
-    pruned = prune(program, [True] * count)
-    if program.closed.jaxpr.effects:
+    return gradient, [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals], count
+
+
+def _require_own(derivative: Program, layout: Layout, num_records: int) -> None:
+    pruned = prune(derivative, [True] * len(jax.tree.leaves(derivative.out)))
+    if derivative.closed.jaxpr.effects:
         raise UnsupportedModelError(
             "a custom derivative of the model has side effects (`jax.debug.print` or a callback), "
             "which would show single records: take them out"

@@ -8,7 +8,7 @@ that one release resolves far better.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float
 from numpyro.infer import autoguide
 
+from numpyro_dp._programs import require_own_curvature
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model import PrivateModel
@@ -37,7 +38,8 @@ def held_scales(
 
     :param scale: what was asked for: ``"curvature"``, ``"gradient"``, or ``None`` for the former
         where it is possible.
-    :raises UnsupportedModelError: the curvature was asked for and cannot decide.
+    :raises UnsupportedModelError: the curvature was asked for and cannot decide, or it would run
+        code of the model that is not about one record alone.
     """
     possible = not private_size and _takes_curvature(guide, target)
     if scale == "curvature" and not possible:
@@ -48,9 +50,18 @@ def held_scales(
         )
     if scale == "gradient" or not possible:
         return ()
+    _require_judged(target.wall)
     if isinstance(guide, autoguide.AutoDiagonalNormal):
         return (f"{guide.prefix}_scale",)
     return tuple(f"{name}_{guide.prefix}_scale" for name in target.latents)
+
+
+@lru_cache(maxsize=64)
+def _require_judged(wall: PrivateModel) -> None:
+    # The wall judges what every algorithm runs, and only this one takes second derivatives.
+    parts = wall._parts
+    values = len(jax.tree.leaves(parts.programs.constrained))
+    require_own_curvature(parts.term, wall._spec.layout, wall.num_records, values)
 
 
 def _takes_curvature(guide: Any, target: VariationalModel) -> bool:
@@ -85,6 +96,14 @@ class CurvatureRelease:
             flat = jnp.concatenate([scale[name].reshape(-1) for name in guide._init_locs])
             return {f"{guide.prefix}_scale": flat}
         return {f"{name}_{guide.prefix}_scale": scale[name] for name in self.target.latents}
+
+    def trace(self, guide: Any, params: dict[str, Any], key: Any, records: tuple) -> None:
+        """Trace :meth:`scales` at unconstrained parameters; raises what only a trace shows."""
+
+        def scales(params: dict[str, Any], records: tuple) -> dict[str, Any]:
+            return self.scales(guide, self.target.constrain(params), key, records)
+
+        jax.eval_shape(scales, params, records)
 
 
 def _location(guide: Any, target: VariationalModel, params: dict[str, Any]) -> dict[str, Array]:

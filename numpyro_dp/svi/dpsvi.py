@@ -280,6 +280,9 @@ class DPSVI(MeteredSVI):
         )
         # Mistakes that only a trace shows must not cost anything.
         trace_steps(fit, begin, records)
+        curvature = None if plan.curvature is None else CurvatureRelease(target, plan.curvature)
+        if curvature is not None:
+            curvature.trace(self.guide, params, curvature_key, records)
         event, distance = plan.event(num_steps), plan.total_variation(num_steps)
         self._account.charge(event, steps=num_steps, total_variation=distance)
         pieces = _BAR_UPDATES if progress_bar else _PIECES
@@ -291,10 +294,9 @@ class DPSVI(MeteredSVI):
                 show(done)
         params = jax.tree.map(lambda total: total / tail, last.tail) if tail else None
         constrained = target.constrain(params or self.optim.get_params(last.optim_state))
-        if plan.curvature is not None:
-            release = CurvatureRelease(target, plan.curvature)
+        if curvature is not None:
             key = random.fold_in(curvature_key, last.i)
-            constrained |= release.scales(self.guide, constrained, key, records)
+            constrained |= curvature.scales(self.guide, constrained, key, records)
         self._last_state = SVIState(last.optim_state, None, scrubbed(last.draws_key))
         report = self._report(target, plan, num_steps, fit)
         losses = None if plan.elbo is None else last.losses
