@@ -17,6 +17,7 @@ copyright = "The numpyro_dp developers, Apache-2.0"
 
 extensions = [
     "claims",
+    "local_sockets",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
@@ -30,7 +31,8 @@ myst_heading_anchors = 3
 # A page whose code no longer runs must break the build; so no cache, which would hide it.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 300
+# Per cell, and pages share the machine's cores: a hung cell ends, a slow one does not.
+nb_execution_timeout = 1200
 nb_merge_streams = True
 
 autodoc_member_order = "bysource"

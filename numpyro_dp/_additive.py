@@ -24,6 +24,7 @@ _CPU_TOLERANCE, _TOLERANCE = 1e-4, 2e-3
 _QUICK: dict[str, str | bool] = {
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
 }
 
 
