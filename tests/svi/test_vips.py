@@ -16,7 +16,12 @@ import pytest
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
-from numpyro_dp.accounting.events import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
+from numpyro_dp.accounting.events import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    SelfComposedDpEvent,
+    TotalVariation,
+)
 from numpyro_dp.mechanisms import private_sum as mechanism
 from numpyro_dp.mechanisms.keys import seeded_key
 from numpyro_dp.records import as_records, read_arguments
@@ -126,13 +131,17 @@ def test_without_noise_the_statistics_are_exact():
 
 
 def test_there_is_one_event_an_iteration_and_weights_share_the_budget(plain):
-    made, _ = plain
+    made, result = plain
     found = gaussians(made._account.charges[0].event)
     assert sum(count for _, count in found) == 4
     # Weights 1, 2, 1, 1, of mean 5/4: squared privacy losses 1/σ² go as the weights.
     expected = sorted([5 * math.sqrt(1.25)] * 3 + [5 * math.sqrt(1.25 / 2)])
     each = sorted(noise for noise, count in found for _ in range(count))
     np.testing.assert_allclose(each, expected, rtol=1e-6)
+    every = flat_events(made._account.charges[0].event)
+    tables = [each.distance for each in every if isinstance(each, TotalVariation)]
+    assert len(tables) == 2
+    assert result.privacy.overflow_delta == pytest.approx(sum(tables))
 
 
 def test_a_budget_is_met_and_not_wasted():
