@@ -92,7 +92,8 @@ class VIPS:
                 f"VIPS takes a guide of numpyro_dp.guides, got {type(guide).__name__}: for other "
                 "guides use DPSVI"
             )
-        if guide.model is not model:
+        # Not by identity: a method is a new object each time it is looked up.
+        if guide.model != model:
             raise ValueError(
                 "VIPS and its guide were given different models: the guide reads its statistics "
                 "off its own, so make it for this one"

@@ -254,6 +254,14 @@ def test_another_guide_is_refused():
         ndp.VIPS(model, lambda y: None, noise_multiplier=1.0)
     with pytest.raises(ValueError, match="different models"):
         ndp.VIPS(lambda y: model(y), GUIDE, noise_multiplier=1.0)
+    # A method is another object whenever it is asked for, and the same model.
+    people = People()
+    assert ndp.VIPS(people.model, ToyGuide(people.model), noise_multiplier=1.0).model(Y) is None
+
+
+class People:
+    def model(self, y):
+        return None
 
 
 def test_a_second_run_compiles_nothing_and_draws_other_noise(plain, caplog):
