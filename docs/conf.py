@@ -10,6 +10,8 @@ sys.path.insert(0, str(HERE / "_ext"))
 _paths = [str(HERE.parent / "examples"), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _paths))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# The pages' programs are small and many: compiling them is most of the build.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 project = "numpyro_dp"
 author = "The numpyro_dp developers"

@@ -1,6 +1,5 @@
 """From a model and the layout of its arguments to judged programs, before any data is touched."""
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from numpyro_dp._structure import (
     require_private_size,
     require_supported_sites,
 )
+from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout
 
@@ -56,14 +56,7 @@ class Parts(NamedTuple):
 
 def split(spec: Spec) -> Parts:
     """Trace a specification and judge it; raises before any data could be touched."""
-    if not spec.private_size:
-        return _judge(spec)
-    try:
-        return _judge(spec)
-    except UnsupportedModelError as error:
-        # Shapes tell how many records there are, and so would the cause if it were chained.
-        message = re.sub(r"\d{2,}", "…", str(error))
-    raise UnsupportedModelError(message)
+    return unnumbered(spec.private_size, _judge, spec)
 
 
 def _judge(spec: Spec) -> Parts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from numpyro.infer.svi import SVIState
 
 from numpyro_dp import _validate
 from numpyro_dp._guide import prepare
+from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.mechanisms import scrubbed
 from numpyro_dp.mechanisms.account import refuse_traced
@@ -35,6 +36,18 @@ from numpyro_dp.variational import Outline, VariationalModel, outline, variation
 __all__ = ["DPSVI"]
 
 _BAR_UPDATES, _PIECES = 50, 10
+
+
+class _Ready(NamedTuple):
+    """A run that needs only its charge to begin."""
+
+    target: VariationalModel
+    records: tuple
+    fit: Fit
+    plan: Plan
+    begin: Carry
+    curvature: CurvatureRelease | None
+    curvature_key: Any
 
 
 class DPSVI(MeteredSVI):
@@ -182,13 +195,14 @@ class DPSVI(MeteredSVI):
             from the records is a release of yours that nothing here accounts for.
         :param kwargs: keyword arguments of model and guide.
         """
-        found = self._outline(args, kwargs)
-        # First the start: an autoguide must not be set up inside the judgement's trace.
-        state = self._start(found, usable_key(rng_key), init_params)
-        self._target(found)
+        given = (usable_key(rng_key), args, kwargs, init_params)
+        _, state = unnumbered(self._account.private_size, self._begun, *given)
         return state
 
-    def _outline(self, args: tuple, kwargs: dict) -> Outline:
+    def _begun(
+        self, rng_key: Any, args: tuple, kwargs: dict, init_params: dict | None = None
+    ) -> tuple[VariationalModel, SVIState]:
+        """Model and guide judged, and the starting state."""
         found = outline(
             self.model,
             args,
@@ -197,11 +211,9 @@ class DPSVI(MeteredSVI):
             private_size=self._account.private_size,
         )
         prepare(self.guide, found.layout, found.plate, found.dropped)
-        return found
-
-    def _start(self, found: Outline, rng_key: Any, init_params: dict | None) -> SVIState:
+        # First the start: an autoguide must not be set up inside the judgement's trace.
         state, self.constrain_fn = fresh_state(self, found, rng_key, init_params)
-        return state
+        return self._target(found), state
 
     def run(
         self,
@@ -238,37 +250,31 @@ class DPSVI(MeteredSVI):
             )
         _validate.positive_int("num_steps", num_steps)
         with self._account.alone():
-            found = self._outline(args, kwargs)
-            state = self._start(found, usable_key(rng_key), init_params)
-            target = self._target(found)
-            if init_state is not None:
-                state = resumed_state(state, init_state, usable_key(rng_key))
-                if init_state is not self._last_state:
-                    self._given[GIVEN_STATE] = None
-            if init_params is not None:
-                self._given[GIVEN_PARAMS] = None
-            records = tuple(target.records(args, {**kwargs, **self.static_kwargs}))
-            return self._charge_and_run(
-                target, state, records, num_steps, progress_bar, as_typed_keys(rng_key, 1)
-            )
+            given = (rng_key, num_steps, args, kwargs, init_state, init_params)
+            ready = unnumbered(self._account.private_size, self._readied, *given)
+            return self._charge_and_run(ready, num_steps, progress_bar)
 
-    def _target(self, found: Outline) -> VariationalModel:
-        x64 = bool(jax.config.read("jax_enable_x64"))
-        plate, private_size = self._settings.data_plate, self._account.private_size
-        return variational_model(self.model, self.guide, found, plate, private_size, x64)
-
-    def _charge_and_run(
+    def _readied(
         self,
-        target: VariationalModel,
-        state: SVIState,
-        records: tuple,
+        rng_key: Any,
         num_steps: int,
-        progress_bar: bool,
-        user_key: Any,
-    ) -> DPSVIRunResult:
+        args: tuple,
+        kwargs: dict,
+        init_state: SVIState | None,
+        init_params: dict | None,
+    ) -> _Ready:
+        """All of a run that comes before its charge: mistakes are met here and cost nothing."""
+        target, state = self._begun(usable_key(rng_key), args, kwargs, init_params)
+        if init_state is not None:
+            state = resumed_state(state, init_state, usable_key(rng_key))
+            if init_state is not self._last_state:
+                self._given[GIVEN_STATE] = None
+        if init_params is not None:
+            self._given[GIVEN_PARAMS] = None
+        records = tuple(target.records(args, {**kwargs, **self.static_kwargs}))
         fit, plan = self._bind(target, state, num_steps)
-        tail = round(self._settings.average * num_steps)
-        curvature_key, noise_key = random.split(self._account.noise_key(user_key))
+        noise_source = self._account.noise_key(as_typed_keys(rng_key, 1))
+        curvature_key, noise_key = random.split(noise_source)
         params = self.optim.get_params(state.optim_state)
         begin = Carry(
             state.optim_state[0],
@@ -278,11 +284,21 @@ class DPSVI(MeteredSVI):
             jax.tree.map(jnp.zeros_like, params),
             () if plan.elbo is None else jnp.full(num_steps, jnp.nan),
         )
-        # Mistakes that only a trace shows must not cost anything.
+        # What only a trace shows.
         trace_steps(fit, begin, records)
         curvature = None if plan.curvature is None else CurvatureRelease(target, plan.curvature)
         if curvature is not None:
             curvature.trace(self.guide, params, curvature_key, records)
+        return _Ready(target, records, fit, plan, begin, curvature, curvature_key)
+
+    def _target(self, found: Outline) -> VariationalModel:
+        x64 = bool(jax.config.read("jax_enable_x64"))
+        plate, private_size = self._settings.data_plate, self._account.private_size
+        return variational_model(self.model, self.guide, found, plate, private_size, x64)
+
+    def _charge_and_run(self, ready: _Ready, num_steps: int, progress_bar: bool) -> DPSVIRunResult:
+        target, records, fit, plan, begin, curvature, curvature_key = ready
+        tail = round(self._settings.average * num_steps)
         event, distance = plan.event(num_steps), plan.total_variation(num_steps)
         self._account.charge(event, steps=num_steps, total_variation=distance)
         pieces = _BAR_UPDATES if progress_bar else _PIECES
@@ -328,9 +344,9 @@ class DPSVI(MeteredSVI):
         svi = copy(self)
         if privacy is not None:
             svi._settings = replace(self._settings, privacy=privacy, noise_multiplier=None)
-        found = svi._outline(args, kwargs)
-        state = svi._start(found, random.key(0), None)
-        fit, plan = svi._bind(svi._target(found), state, num_steps)
+        given = (random.key(0), args, kwargs)
+        target, state = unnumbered(svi._account.private_size, svi._begun, *given)
+        fit, plan = svi._bind(target, state, num_steps)
         # Losses are part of the cost; nobody who prepares has records to take them from.
         return svi, replace(fit, elbo=None), plan, state
 

@@ -1,0 +1,41 @@
+"""Errors of a run whose number of records is private say nothing of that number."""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from numpyro_dp.errors import BudgetExceededError, LedgerError, UnsupportedModelError
+
+__all__ = ["unnumbered"]
+
+T = TypeVar("T")
+
+
+def unnumbered(private_size: bool, function: Callable[..., T], *args: Any) -> T:
+    """Call a function that looks at shapes; where these are private, its error loses all numbers.
+
+    Args:
+        private_size: whether the number of records is private.
+        function: what to call, before anything was charged.
+        args: its arguments.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        UnsupportedModelError: as the function does, with every number of two digits or more left
+            out when ``private_size``.
+        ValueError: in the place of every other error of arguments and shapes, likewise.
+    """
+    if not private_size:
+        return function(*args)
+    try:
+        return function(*args)
+    except (BudgetExceededError, LedgerError):
+        # These tell of the ledger alone.
+        raise
+    except Exception as error:
+        kind = UnsupportedModelError if isinstance(error, UnsupportedModelError) else ValueError
+        message = re.sub(r"\d{2,}", "…", str(error))
+    # Raised out here: a chained cause would tell what the message leaves out.
+    raise kind(message)
