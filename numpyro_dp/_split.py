@@ -8,6 +8,7 @@ import jax
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp._additive import dummy_records, require_additive
+from numpyro_dp._named import require_handed
 from numpyro_dp._plate import RowRun
 from numpyro_dp._programs import (
     GlobalPrograms,
@@ -85,6 +86,7 @@ def _judge(spec: Spec) -> Parts:
     term = rows_program(run, layout, programs.constrained, 1)
     require_no_closure(term, layout, num_records)
     require_own_gradient(term, layout, num_records, len(jax.tree.leaves(programs.constrained)))
+    require_handed(model, layout, num_records)
     return Parts(plate, num_records, structure, programs, term)
 
 

@@ -57,8 +57,9 @@ class PrivateModel:
     Privacy:
         ``log_prior``, ``constrain``, ``deterministics`` and ``init`` provably read no record.
         ``record_log_likelihood`` reads one. What is wrapped in ``public``, Python numbers and
-        everything the model takes from elsewhere than its arguments is *not* protected; arrays
-        with an axis of one entry per record are caught there, numbers computed from data are not.
+        everything the model takes from elsewhere than its arguments is *not* protected. Arrays of
+        one entry per record are caught there, in the trace or where the code names them; numbers
+        computed from data before are not.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist

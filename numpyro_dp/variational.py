@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp._elbo import Bound, Pair, trace_bound
+from numpyro_dp._named import require_handed
 from numpyro_dp._outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp._structure import choose_plate, read_structure, require_supported_sites
 from numpyro_dp.errors import UnsupportedModelError
@@ -72,6 +73,7 @@ def outline(
         )
     layout.require_records(num_records, plate)
     layout.require_no_listed_data(num_records)
+    require_handed(model, layout, num_records)
     own = [s for s in structure.of_kind("latent") if s.inside(plate)]
     wall = None
     if summed and not own and not structure.of_kind("param") and structure.of_kind("latent"):
@@ -121,6 +123,7 @@ class VariationalModel:
         private_size: bool,
     ) -> None:
         structure = read_structure(model, found.layout, init_to_uniform())
+        require_handed(guide, found.layout, found.num_records)
         pair = Pair(model, guide, found.layout, structure, found.plate, found.num_records)
         values = {
             "model": model,
