@@ -13,6 +13,7 @@ import numpyro_dp as ndp
 SECRET = 7321.125
 RECORDS = np.full((3, 2), SECRET)
 BUDGET = ndp.Budget(1.0, 1e-5)
+FAST = {"step_size": 0.1, "lipschitz": 1.0, "max_move": 0.2, "privacy": BUDGET}
 SGLD = {"step_size": 1e-3, "clip_norm": 1.0}
 
 
@@ -45,6 +46,9 @@ def _vips_without_steps():
         lambda: ndp.ObjectivePerturbation(RECORDS, row_norm=1.0, privacy=BUDGET),
         lambda: ndp.PrivateCentre(row_norm=RECORDS, privacy=BUDGET),
         lambda: ndp.Accountant(RECORDS),
+        lambda: ndp.Accountant(relation=RECORDS.tolist()),
+        lambda: ndp.DPFastMH(model, **FAST, acceptance=RECORDS.tolist()),
+        lambda: ndp.Accountant().charge(ndp.events.GaussianDpEvent(RECORDS), label="x"),
         lambda: ndp.Accountant().charge(ndp.events.GaussianDpEvent(1.0), label=RECORDS),
     ],
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import TypeVar
 
-from numpyro_dp._validate import finite_float
+from numpyro_dp._validate import finite_float, shown
 from numpyro_dp.accounting.bounds import Bound
 from numpyro_dp.accounting.events import (
     ComposedDpEvent,
@@ -151,7 +151,7 @@ def _gaussian(event: GaussianDpEvent, relation: Relation) -> Parts:
 @handles(ComposedDpEvent)
 def _composed(event: ComposedDpEvent, relation: Relation) -> Parts:
     if not isinstance(event.events, list | tuple):
-        raise ValueError(f"a composition must hold a list of events, got {event.events!r}")
+        raise ValueError(f"a composition must hold a list of events, got {shown(event.events)}")
     return _sum(parts(child, relation) for child in event.events)
 
 
@@ -159,7 +159,7 @@ def _composed(event: ComposedDpEvent, relation: Relation) -> Parts:
 def _repeated(event: SelfComposedDpEvent, relation: Relation) -> Parts:
     count = event.count
     if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:
-        raise ValueError(f"count must be a whole number ≥ 0, got {count!r}")
+        raise ValueError(f"count must be a whole number ≥ 0, got {shown(count)}")
     return parts(event.event, relation).times(int(count))
 
 

@@ -21,7 +21,7 @@ from dp_accounting.dp_event import (
     ZCDpEvent,
 )
 
-from numpyro_dp._validate import finite_float
+from numpyro_dp._validate import finite_float, shown
 from numpyro_dp.accounting.releases import (
     ObjectivePerturbationRelease,
     OutputPerturbationRelease,
@@ -71,7 +71,7 @@ __all__ = [
 
 def _distance(_instance: object, _attribute: object, value: object) -> None:
     if not 0 <= finite_float("distance", value) <= 1:
-        raise ValueError(f"distance must lie in [0, 1], got {value!r}")
+        raise ValueError(f"distance must lie in [0, 1], got {shown(value)}")
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -168,7 +168,7 @@ def _plain_value(cls: str, field: str, value: object) -> object:
         return int(value)
     if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
-    raise ValueError(f"{cls}.{field} must hold finite numbers or events, got {value!r}")
+    raise ValueError(f"{cls}.{field} must hold finite numbers or events, got {shown(value)}")
 
 
 def _refuse_constant(name: str) -> float:

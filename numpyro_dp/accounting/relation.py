@@ -2,6 +2,8 @@
 
 from typing import Literal, get_args
 
+from numpyro_dp._validate import shown
+
 __all__ = ["RELATIONS", "Relation", "check_relation", "relation_text", "sensitivity"]
 
 Relation = Literal["zero_out", "replace_one", "add_remove"]
@@ -32,7 +34,7 @@ def check_relation(relation: str) -> Relation:
     for known in RELATIONS:
         if relation == known:
             return known
-    raise ValueError(f"relation must be one of {', '.join(RELATIONS)}, got {relation!r}")
+    raise ValueError(f"relation must be one of {', '.join(RELATIONS)}, got {shown(relation)}")
 
 
 def relation_text(relation: Relation) -> str:

@@ -8,6 +8,7 @@ nothing; under another relation the accountant doubles what has to be doubled, n
 import attr
 from dp_accounting.dp_event import DpEvent
 
+from numpyro_dp._validate import shown
 from numpyro_dp.accounting.fields import COUNT, NONNEGATIVE, POSITIVE, event, plain
 
 __all__ = [
@@ -158,7 +159,7 @@ class MinibatchBit(DpEvent):
     def __attrs_post_init__(self) -> None:
         if self.acceptance not in ACCEPTANCES:
             raise ValueError(
-                f"acceptance must be one of {', '.join(ACCEPTANCES)}, got {self.acceptance!r}"
+                f"acceptance must be one of {', '.join(ACCEPTANCES)}, got {shown(self.acceptance)}"
             )
         if (self.noise_sd > 0) == (self.acceptance == "barker"):
             raise ValueError(

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from numpyro_dp._validate import shown
 from numpyro_dp.accounting.events import (
     ComposedDpEvent,
     DpEvent,
@@ -123,7 +124,7 @@ class ObjectivePerturbation(PerturbationEstimator):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.noise not in ("gaussian", "gamma"):
-            raise ValueError(f"noise must be 'gaussian' or 'gamma', got {self.noise!r}")
+            raise ValueError(f"noise must be 'gaussian' or 'gamma', got {shown(self.noise)}")
 
     def _ridge(self, loss: Loss, prior: GaussianPrior, num_records: int) -> float:
         if self.privacy is None:
@@ -164,6 +165,7 @@ class ObjectivePerturbation(PerturbationEstimator):
             tilt=tilt,
             output=output,
             event=ComposedDpEvent([release, TotalVariation(distance)]),
+            total_variation=distance,
             contribution=stated.lipschitz,
             noise_multiplier=multiplier,
         )

@@ -101,6 +101,7 @@ class OutputPerturbation(PerturbationEstimator):
             tilt=None,
             output=output(multiplier),
             event=event(multiplier),
+            total_variation=distance,
             contribution=(stated.lipschitz + 2 * tolerance) / stated.strong_convexity,
             noise_multiplier=multiplier,
         )

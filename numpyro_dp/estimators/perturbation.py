@@ -61,6 +61,7 @@ class Plan(NamedTuple):
     - **tilt**: law of the random linear term, ``None`` without one.
     - **output**: noise on the result.
     - **event**: what is charged.
+    - **total_variation**: between the drawn noise and its law, a part of ``event``.
     - **contribution**: bound on one record's part, in the units of the noise.
     - **noise_multiplier**: noise over ``contribution``.
     """
@@ -70,6 +71,7 @@ class Plan(NamedTuple):
     tilt: Tilt | None
     output: LatticeOutput
     event: DpEvent
+    total_variation: float
     contribution: float
     noise_multiplier: float
 
@@ -165,7 +167,7 @@ class PerturbationEstimator:
         )
         glm, plan = self.plan(wall)
         records = wall.records(args, kwargs)
-        self._account.charge(plan.event, steps=1, total_variation=plan.output.tv)
+        self._account.charge(plan.event, steps=1, total_variation=plan.total_variation)
         key = self._account.noise_key(keys)
         point = _solve_and_release(glm, plan, records, key, private_size)
         z = flat_position(wall)[0](jnp.asarray(point))

@@ -206,7 +206,7 @@ class MCMC(numpyro.infer.MCMC):
             self._forget()
             self._lock.release()
 
-    def _charge_and_run(self, rng_key, args, kwargs, extra_fields, init_params) -> None:
+    def _check_kernel(self) -> None:
         kernel = self.sampler
         if kernel.accountant is not self._given_accountant:
             raise ValueError(
@@ -218,6 +218,10 @@ class MCMC(numpyro.infer.MCMC):
                 f"every draw of {type(kernel).__name__} is a finished one and charged: set "
                 "num_warmup=0"
             )
+
+    def _charge_and_run(self, rng_key, args, kwargs, extra_fields, init_params) -> None:
+        self._check_kernel()
+        kernel = self.sampler
         keys = as_typed_keys(rng_key, self.num_chains)
         relation = self._accountant.relation
         wall = private_model(

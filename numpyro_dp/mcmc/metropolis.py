@@ -174,9 +174,8 @@ class DPFastMH(PrivateKernel):
 
     def _check_test(self) -> None:
         if self.acceptance not in _RULES:
-            raise ValueError(
-                f"acceptance must be one of {', '.join(_RULES)}, got {self.acceptance!r}"
-            )
+            given = _validate.shown(self.acceptance)
+            raise ValueError(f"acceptance must be one of {', '.join(_RULES)}, got {given}")
         if self.num_candidates > 1 and (
             self.acceptance != "barker"
             or self.batch_size is not None

@@ -140,7 +140,10 @@ class PrivateCentre:
         distance = mechanism.tv_per_step
         self._account.charge(mechanism.event(1), steps=1, total_variation=distance)
         noise_key = self._account.noise_key(random.fold_in(key, 0))
-        mean = _mean(mechanism, columns, noise_key, jnp.asarray(x, jnp.float32))
+        # NumPy would warn of a number past single precision: a word on somebody's record.
+        with np.errstate(all="ignore"):
+            rows = jnp.asarray(x, jnp.float32)
+        mean = _mean(mechanism, columns, noise_key, rows)
         shift = jnp.zeros(np.shape(x)[1], mean.dtype).at[np.array(columns)].set(mean)
         return CentredInputs(shift, self._intercept(np.shape(x)[1]), self._report(mechanism))
 

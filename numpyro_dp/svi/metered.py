@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpyro.infer
 
+from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant
 from numpyro_dp.mechanisms.account import Account
 from numpyro_dp.records import read_arguments
@@ -33,6 +34,11 @@ class MeteredSVI(numpyro.infer.SVI):
         accountant: Accountant | None,
         **static_kwargs: Any,
     ) -> None:
+        for name, given in (("model", model), ("guide", guide)):
+            if not callable(given):
+                raise ValueError(
+                    f"{name} must be a NumPyro {name} (a callable), got {_validate.shown(given)}"
+                )
         # The object keeps these, and whoever pickles it hands them on.
         for leaf in read_arguments(model, (), static_kwargs)[0].arrays:
             raise ValueError(

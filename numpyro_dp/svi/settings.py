@@ -49,9 +49,13 @@ class Settings:
         if self.curvature_clip is not None:
             _validate.positive("curvature_clip", self.curvature_clip)
         if self.clip not in (None, "plain", "centred"):
-            raise ValueError(f"clip must be 'plain', 'centred' or None, got {self.clip!r}")
+            raise ValueError(
+                f"clip must be 'plain', 'centred' or None, got {_validate.shown(self.clip)}"
+            )
         if self.scale not in (None, "curvature", "gradient"):
-            raise ValueError(f"scale must be 'curvature', 'gradient' or None, got {self.scale!r}")
+            raise ValueError(
+                f"scale must be 'curvature', 'gradient' or None, got {_validate.shown(self.scale)}"
+            )
         if not 0 <= _validate.finite_float("average", self.average) <= 1:
             raise ValueError(f"average must lie in [0, 1], got {self.average!r}")
         if self.elbo is not None and not isinstance(self.elbo, ElboTrace):

@@ -143,6 +143,7 @@ def test_methods_that_touch_records_name_run(name, data):
         {"loss": TraceMeanField_ELBO()},
         {"optim": numpyro.optim.Minimize()},
         {"accountant": 3},
+        {"guide": None},
         {"curvature_clip": 0.0},
     ],
 )

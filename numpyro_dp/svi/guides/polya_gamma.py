@@ -126,11 +126,15 @@ class PolyaGammaGuide(StatisticsGuide):
         if centred_norm is not None:
             centred_norm = _validate.positive("centred_norm", centred_norm)
         if design is not None and design not in _DESIGNS:
-            raise ValueError(f"design must be one of {_DESIGNS} or None, got {design!r}")
+            raise ValueError(
+                f"design must be one of {_DESIGNS} or None, got {_validate.shown(design)}"
+            )
         if centre is not None and not isinstance(centre, bool):
-            raise ValueError(f"centre must be True, False or None, got {centre!r}")
+            raise ValueError(f"centre must be True, False or None, got {_validate.shown(centre)}")
         if intercept is not None and (isinstance(intercept, bool) or intercept != int(intercept)):
-            raise ValueError(f"intercept must be the place of a coefficient, got {intercept!r}")
+            raise ValueError(
+                f"intercept must be the place of a coefficient, got {_validate.shown(intercept)}"
+            )
         self.centred_norm, self.design, self.centre = centred_norm, design, centre
         self.intercept, self.max_trials, self.max_count = intercept, max_trials, max_count
         self._reason: str | None = None
