@@ -1,14 +1,20 @@
 """Checks of user arguments, one sentence each: what was given, what is allowed."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import fields
 from numbers import Integral, Real
+from typing import Any
 
 __all__ = [
     "finite_float",
     "nonnegative",
+    "own_numbers",
     "positive",
     "positive_int",
+    "positive_or_infinite",
     "probability",
+    "python_number",
     "rate",
     "shown",
 ]
@@ -20,11 +26,45 @@ def shown(value: object) -> str:
     return repr(value) if plain else type(value).__name__
 
 
+def python_number(value: Any) -> Any:
+    """Return a number of any kind as a Python ``int`` or ``float``, alone, in a tuple or a mapping.
+
+    NumPy's narrow numbers wrap around and round: a count or bound that is computed from them could
+    fall short of what runs, and with it the charge. Anything else is left to the checks.
+    """
+    if type(value) is tuple:
+        return tuple(python_number(each) for each in value)
+    if isinstance(value, Mapping):
+        return {key: python_number(each) for key, each in value.items()}
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else _as_float(value)
+
+
+def own_numbers(options: Any) -> None:
+    """Hold every field of a frozen dataclass to :func:`python_number`, in ``__post_init__``."""
+    for field in fields(options):
+        # Some are set only later.
+        if hasattr(options, field.name):
+            given = getattr(options, field.name)
+            object.__setattr__(options, field.name, python_number(given))
+
+
+def _as_float(value: Real) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 def finite_float(name: str, value: object) -> float:
     """Return ``value`` as a finite Python float, or raise ``ValueError`` naming ``name``."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+    number = (
+        math.nan if isinstance(value, bool) or not isinstance(value, Real) else _as_float(value)
+    )
+    if not math.isfinite(number):
         raise ValueError(f"{name} must be a finite number, got {shown(value)}")
-    return float(value)
+    return number
 
 
 def positive(name: str, value: object) -> float:
@@ -33,6 +73,11 @@ def positive(name: str, value: object) -> float:
     if number <= 0:
         raise ValueError(f"{name} must be positive, got {shown(value)}")
     return number
+
+
+def positive_or_infinite(name: str, value: object) -> float:
+    """Return ``value`` as a float in (0, inf]."""
+    return math.inf if isinstance(value, Real) and value == math.inf else positive(name, value)
 
 
 def nonnegative(name: str, value: object) -> float:

@@ -18,6 +18,7 @@ from numpyro.infer import init_to_uniform
 
 from numpyro_dp._additive import dummy_records
 from numpyro_dp._initial import draw_position, initial_program
+from numpyro_dp._named import require_handed
 from numpyro_dp._split import Parts, Spec, check_additive, split
 from numpyro_dp._structure import quoted
 from numpyro_dp.errors import UnsupportedModelError
@@ -223,6 +224,25 @@ class PrivateModel:
         leaves = self._rows(record, 1)
         (value,) = self._parts.term([*jax.tree.leaves(constrained), *leaves])
         return value
+
+    def require_handed(self, name: str, function: Callable[..., Any]) -> None:
+        """Refuse a function of the caller's, other than the model, whose code names the records.
+
+        Args:
+            name: the function's name in a message.
+            function: an option such as a schedule or a bound, which has to be free of data.
+
+        Raises:
+            UnsupportedModelError: when the code names an array with one row for each record that
+                is not declared public.
+        """
+        require_handed(
+            function,
+            self._spec.layout,
+            self.num_records,
+            whose=f"{name}=",
+            remedy="It has to be free of data: compute it from public numbers alone",
+        )
 
     def dummy_records(self, rng_key: Array, m: int) -> list[Array]:
         """Make up ``m`` records of the right shapes: floats in (0.1, 0.9), the rest 0 or 1."""

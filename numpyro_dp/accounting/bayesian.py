@@ -15,7 +15,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
-from numpyro_dp._validate import positive, rate
+from numpyro_dp._validate import own_numbers, positive, rate
 from numpyro_dp.accounting.curve import privacy_curve
 from numpyro_dp.accounting.events import (
     GaussianDpEvent,
@@ -99,6 +99,7 @@ class BayesianAccountant:
     clip_norm: float
 
     def __post_init__(self) -> None:
+        own_numbers(self)
         rate("sampling_rate", self.sampling_rate)
         positive("noise_multiplier", self.noise_multiplier)
         positive("clip_norm", self.clip_norm)

@@ -174,6 +174,7 @@ def audit(
     _check(kernel, rng_key, num_samples, num_chains, confidence)
     relation = check_relation(relation)
     delta = kernel.delta if delta is None else _validate.probability("delta", delta)
+    num_samples, num_chains = int(num_samples), int(num_chains)
     num_steps = num_samples * kernel.steps_per_sample
     sides = _both_sides(kernel, (data, neighbour), relation, num_steps, delta)
     event = sides.bound[0].event(num_steps)

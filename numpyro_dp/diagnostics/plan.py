@@ -244,8 +244,8 @@ def plan(
         >>> found.num_records, found.verdict
         (5000, 'fine')
     """
-    _validate.positive_int("num_steps", num_steps)
-    _validate.positive_int("num_chains", num_chains)
+    num_steps = _validate.positive_int("num_steps", num_steps)
+    num_chains = _validate.positive_int("num_chains", num_chains)
     studied = subject(
         kernel,
         args,

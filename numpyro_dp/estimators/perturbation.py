@@ -98,6 +98,7 @@ class PerturbationEstimator:
     _account: Account = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         if not callable(self.model):
             given = _validate.shown(self.model)
             raise ValueError(f"model must be a NumPyro model (a callable), got {given}")
@@ -117,15 +118,14 @@ class PerturbationEstimator:
                 f"{name} must be a public number: one that is computed from the data would be a "
                 "release that nothing accounts for"
             )
-        if name == "row_norm" and value == math.inf:
+        if name == "row_norm" and isinstance(value, float) and value == math.inf:
             raise ValueError(
                 "row_norm must be finite: without a bound on ‖x‖ one record could move the "
                 "result by any amount; give a public bound, to which longer rows are projected"
             )
-        if name == "regularisation" and value == 0:
-            return
+        check = _validate.nonnegative if name == "regularisation" else _validate.positive
         if value is not None:
-            _validate.positive(name, value)
+            check(name, value)
 
     @property
     def delta(self) -> float:

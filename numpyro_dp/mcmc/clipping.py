@@ -125,7 +125,7 @@ def clipping_rate(
     refuse_traced("clipping_rate", rng_key, args, kwargs, positions)
     arguments.check_noise(privacy, noise_multiplier)
     if noise_multiplier is not None:
-        _validate.positive("noise_multiplier", noise_multiplier)
+        noise_multiplier = _validate.positive("noise_multiplier", noise_multiplier)
     num_moves = _validate.positive_int("num_moves", num_moves)
     key = as_typed_keys(rng_key, 1)
     kernel = _checked_kernel(mcmc)
@@ -196,7 +196,7 @@ def _bound_as_run(mcmc: MCMC, kernel: DPFastMH, wall: PrivateModel) -> BoundMetr
         delta=kernel.delta,
         num_chains=mcmc.num_chains,
     )
-    if not bound.plan.settings.private:
+    if not (isinstance(bound, BoundMetropolis) and bound.plan.settings.private):
         raise ValueError(
             "this kernel's bound or noise is switched off, and nothing is cut: give it a finite "
             "lipschitz= (or record_bound=) and noise"

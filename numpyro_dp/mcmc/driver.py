@@ -13,6 +13,7 @@ import tqdm.auto
 from jax import random
 from jax.sharding import NamedSharding
 
+from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, PrivacyReport, rounded_down, rounded_up
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.mcmc.devices import over_devices
@@ -100,6 +101,9 @@ class MCMC(numpyro.infer.MCMC):
                 "chain_method must be 'vectorized', 'sequential' or 'parallel': under a callable "
                 "the charge would be traced, made once and spent many times"
             )
+        num_chains = _validate.positive_int("num_chains", num_chains)
+        counts = (num_warmup, num_samples, thinning)
+        num_warmup, num_samples, thinning = _validate.python_number(counts)
         super().__init__(
             kernel,
             num_warmup=num_warmup,
@@ -243,7 +247,8 @@ class MCMC(numpyro.infer.MCMC):
         check_fields(bound, start, extra_fields)
         resumed = self._warmup_state is not None
         transitions = self.num_samples if resumed else self._collection_params["upper"]
-        steps = transitions * bound.steps_per_sample * self.num_chains
+        # The attributes can be set to numbers that wrap around.
+        steps = int(transitions) * bound.steps_per_sample * int(self.num_chains)
         noise_key = os_key() if self._secure else seeded_key(keys)
         first = None
         if kernel.init_kernel is not None and not resumed and steps:

@@ -56,32 +56,22 @@ class GradientKernel(PrivateKernel):
         self._check_clip_and_noise()
 
     def _check_clip_and_noise(self) -> None:
-        by_site = isinstance(self.clip_norm, Mapping)
-        if isinstance(self.clip_norm, Mapping):
-            for name, norm in self.clip_norm.items():
-                _validate.positive(f"clip_norm[{name!r}]", norm)
-        if callable(self.noise_multiplier):
-            if not by_site:
-                _validate.positive("clip_norm", self.clip_norm)
-            return
-        arguments.check_noise_and_clip(self.noise_multiplier, self.clip_norm)
-        if self.clip_norm == math.inf:
-            return
-        if not by_site:
-            _validate.positive("clip_norm", self.clip_norm)
+        # What a schedule is at a step is known when it is bound; that it is noise is known now.
+        noise: Any = None if callable(self.noise_multiplier) else self.noise_multiplier
+        arguments.check_noise_and_clip(noise, self.clip_norm)
 
     @abstractmethod
     def integrator(self, sampling_rate: float) -> Integrator:
         """The integrator that makes this kernel what it is."""
 
-    def bind(
+    def _bind(
         self,
         wall: PrivateModel,
         *,
         num_steps: int,
         relation: Relation,
         delta: float,
-        num_chains: int = 1,
+        num_chains: int,
     ) -> BoundSumKernel:
         if relation == "add_remove":
             arguments.check_private_size(self.sampling_rate, self.max_records, wall.num_records)

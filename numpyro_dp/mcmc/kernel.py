@@ -9,8 +9,8 @@ one, so no executable can be reused with a stale noise multiplier.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, ClassVar
 
@@ -197,6 +197,7 @@ class PrivateKernel(MCMCKernel):
     """Whether warm-up draws make sense; a run of a kernel that says no refuses them."""
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         if not callable(self.model):
             given = _validate.shown(self.model)
             raise ValueError(f"model must be a NumPyro model (a callable), got {given}")
@@ -239,7 +240,6 @@ class PrivateKernel(MCMCKernel):
         """The NumPyro model this kernel was built on."""
         return self._model
 
-    @abstractmethod
     def bind(
         self,
         wall: PrivateModel,
@@ -249,7 +249,36 @@ class PrivateKernel(MCMCKernel):
         delta: float,
         num_chains: int = 1,
     ) -> BoundKernel:
-        """Fix every number for a run of ``num_steps`` private steps over all chains."""
+        """Fix every number for a run of ``num_steps`` private steps over all chains.
+
+        :raises UnsupportedModelError: when an option is a function whose code names the records.
+        """
+        for name, option in self._functions():
+            wall.require_handed(name, option)
+        return self._bind(
+            wall, num_steps=num_steps, relation=relation, delta=delta, num_chains=num_chains
+        )
+
+    @abstractmethod
+    def _bind(
+        self,
+        wall: PrivateModel,
+        *,
+        num_steps: int,
+        relation: Relation,
+        delta: float,
+        num_chains: int,
+    ) -> BoundKernel:
+        """What :meth:`bind` returns, once the options are known to be free of data."""
+
+    def _functions(self) -> Iterator[tuple[str, Callable]]:
+        """Options that are functions of the caller's: schedules, bounds, moves, strategies."""
+        for option in fields(self):
+            given = getattr(self, option.name)
+            if option.name == "_model" or isinstance(given, PrivateKernel):
+                continue
+            parts = given if isinstance(given, tuple) else (given,)
+            yield from ((option.name, part) for part in parts if callable(part))
 
     @property
     def relation(self) -> Relation:

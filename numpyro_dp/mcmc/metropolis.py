@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jax import random
 from jaxtyping import ArrayLike
 
 from numpyro_dp import _validate
@@ -145,14 +149,14 @@ class DPFastMH(PrivateKernel):
 
     def _check_bound(self) -> None:
         if (self.lipschitz is None) == (self.record_bound is None):
-            given = "neither" if self.lipschitz is None else "both"
+            given = "neither is" if self.lipschitz is None else "both are"
             raise ValueError(
                 "give a bound on one record: lipschitz=, on its gradient, or record_bound=, a "
-                f"function of two positions, and not both: {given} is given, and the charge rests "
+                f"function of two positions, and not both: {given} given, and the charge rests "
                 "on one of them"
             )
-        if self.lipschitz is not None and self.lipschitz != math.inf:
-            _validate.positive("lipschitz", self.lipschitz)
+        if self.lipschitz is not None:
+            _validate.positive_or_infinite("lipschitz", self.lipschitz)
         if self.record_bound is None:
             if self.rho is not None:
                 raise ValueError("rho= is the total of record_bound=: use privacy= here")
@@ -218,16 +222,18 @@ class DPFastMH(PrivateKernel):
         if self.noise_scale == 0 and self.acceptance != "penalty":
             raise ValueError("noisy_barker without noise is acceptance='barker'")
 
-    def bind(
+    def _bind(
         self,
         wall: PrivateModel,
         *,
         num_steps: int,
         relation: Relation,
         delta: float,
-        num_chains: int = 1,
+        num_chains: int,
     ) -> BoundMetropolis:
         check_public_moves(wall, self.public_moves)
+        if self.record_bound is not None:
+            _try_record_bound(wall, self.record_bound)
         directional = self._directional(wall)
         self._check_batch(wall, relation)
         plan = planned(
@@ -317,3 +323,16 @@ class DPFastMH(PrivateKernel):
                 "mini-batches with record_bound= are charged for acceptance='barker' only: use "
                 "lipschitz= and max_move= for the noisy tests"
             )
+
+
+@lru_cache(maxsize=64)
+def _try_record_bound(wall: PrivateModel, record_bound: Callable[[dict, dict], Any]) -> None:
+    """Refuse a bound that is none between two made-up positions: a chain would never move."""
+    here, there = (wall.init(random.key(seed)) for seed in range(2))
+    found = jax.jit(record_bound)(here, there)
+    if jnp.shape(found) != () or not found >= 0:
+        given = f"shape {jnp.shape(found)}" if jnp.shape(found) else f"{float(found):.4g}"
+        raise ValueError(
+            "record_bound must return one number, at least 0, for any two unconstrained positions: "
+            f"between two made-up ones it gave {given}"
+        )

@@ -192,14 +192,14 @@ class OPS(PrivateKernel):
                 "an accountant that allows conditional charges"
             )
 
-    def bind(
+    def _bind(
         self,
         wall: PrivateModel,
         *,
         num_steps: int,
         relation: Relation,
         delta: float,
-        num_chains: int = 1,
+        num_chains: int,
     ) -> BoundOPS:
         private_size = relation == "add_remove"
         if private_size and (self.max_records is None or self.max_records < wall.num_records):

@@ -40,6 +40,7 @@ class PolynomialStepSize:
     gamma: float
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         _validate.positive("a", self.a)
         _validate.positive("b", self.b)
         if not 0 <= _validate.finite_float("gamma", self.gamma) <= 1:
@@ -92,6 +93,7 @@ class PhaseTransitionStepSize:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         PolynomialStepSize(self.a, self.b, self.gamma)
         _validate.positive("gradient_sd", self.gradient_sd)
         _validate.rate("alpha", self.alpha)

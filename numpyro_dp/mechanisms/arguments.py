@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget
@@ -39,8 +40,15 @@ def given_noise(privacy: Budget | None, noise_multiplier: float | None) -> float
     raise ValueError("give privacy= or noise_multiplier=")
 
 
-def check_noise_and_clip(noise_multiplier: float | None, clip_norm: object) -> None:
-    """Refuse one of noise and clipping without the other; several clip norms come as any other."""
+def check_noise_and_clip(
+    noise_multiplier: float | None, clip_norm: float | Mapping[str, float] | None
+) -> None:
+    """Refuse one of noise and clipping without the other; ``None`` is the guide's own bound."""
+    if isinstance(clip_norm, Mapping):
+        for name, norm in clip_norm.items():
+            _validate.positive(f"clip_norm[{name!r}]", norm)
+    elif clip_norm is not None:
+        _validate.positive_or_infinite("clip_norm", clip_norm)
     if noise_multiplier is not None:
         _validate.nonnegative("noise_multiplier", noise_multiplier)
     if noise_multiplier == 0 and clip_norm == math.inf:

@@ -102,6 +102,7 @@ class PrivateCentre:
     _account: Account = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         _validate.positive("row_norm", self.row_norm)
         arguments.check_noise(self.privacy, self.noise_multiplier)
         if self.noise_multiplier is not None:

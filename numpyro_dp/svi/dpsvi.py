@@ -248,7 +248,7 @@ class DPSVI(MeteredSVI):
                 "stable_update looks at the loss, which is private, and forward mode is not "
                 "offered: leave both at False"
             )
-        _validate.positive_int("num_steps", num_steps)
+        num_steps = _validate.positive_int("num_steps", num_steps)
         with self._account.alone():
             given = (rng_key, num_steps, args, kwargs, init_state, init_params)
             ready = unnumbered(self._account.private_size, self._readied, *given)

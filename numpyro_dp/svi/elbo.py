@@ -52,6 +52,7 @@ class ElboTrace:
     share: float = 0.05
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         _validate.positive_int("every", self.every)
         bounds = [_validate.finite_float(name, getattr(self, name)) for name in ("lower", "upper")]
         if not bounds[0] < bounds[1]:

@@ -39,13 +39,12 @@ class Settings:
     secure: bool
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         arguments.check_noise(self.privacy, self.noise_multiplier)
         arguments.check_batches(
             self.batch_size, self.sampling_rate, self.microbatch_size, self.max_records
         )
         arguments.check_noise_and_clip(self.noise_multiplier, self.clip_norm)
-        if self.clip_norm != math.inf:
-            _validate.positive("clip_norm", self.clip_norm)
         if self.curvature_clip is not None:
             _validate.positive("curvature_clip", self.curvature_clip)
         if self.clip not in (None, "plain", "centred"):

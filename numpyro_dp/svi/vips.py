@@ -98,11 +98,13 @@ class VIPS:
                 "VIPS and its guide were given different models: the guide reads its statistics "
                 "off its own, so make it for this one"
             )
+        batch_size, sampling_rate, noise_multiplier, clip_norm, microbatch_size = (
+            _validate.python_number(given)
+            for given in (batch_size, sampling_rate, noise_multiplier, clip_norm, microbatch_size)
+        )
         arguments.check_noise(privacy, noise_multiplier)
         arguments.check_batches(batch_size, sampling_rate, microbatch_size, None)
-        if clip_norm is not None and clip_norm != math.inf:
-            _validate.positive("clip_norm", clip_norm)
-        arguments.check_noise_and_clip(noise_multiplier, 1.0 if clip_norm is None else clip_norm)
+        arguments.check_noise_and_clip(noise_multiplier, clip_norm)
         self.model, self.guide = model, guide
         self._batch_size, self._sampling_rate = batch_size, sampling_rate
         self._privacy, self._noise_multiplier, self._clip_norm = (

@@ -48,6 +48,49 @@ def by_closure(rows):
     return model
 
 
+def by_default(x, y, told=ROWS):
+    observe(x, y, scale=float(told.std()))
+
+
+def by_keyword(x, y, *, told=ROWS):
+    observe(x, y, scale=float(told.std()))
+
+
+def by_argument(told, x, y):
+    observe(x, y, scale=float(told.std()))
+
+
+class Study:
+    """Rows kept in an object, used by some of its methods."""
+
+    def __init__(self):
+        self.rows = ROWS
+        self.given = by_argument
+
+    def __call__(self, x, y):
+        observe(x, y, scale=float(self.rows.std()))
+
+    def by_method(self, x, y):
+        self.observed_by(self.spread(), x, y)
+
+    def by_property(self, x, y):
+        self.observed_by(self.width, x, y)
+
+    def spread(self):
+        return float(self.rows.std())
+
+    @property
+    def width(self):
+        return self.spread()
+
+    @staticmethod
+    def observed_by(scale, x, y):
+        observe(x, y, scale=scale)
+
+    def without_rows(self, x, y):
+        self.observed_by(1.0, x, y)
+
+
 def with_public_knots(x, y):
     observe(x, y, scale=1.0 + float(KNOTS.sum()))
 
@@ -77,15 +120,36 @@ def data():
         (by_closure(ROWS), "rows"),
         (partial(by_closure(ROWS)), "rows"),
         (numpyro.handlers.scope(by_closure(ROWS), "a", hide_types=["plate"]), "rows"),
+        (by_default, "told"),
+        (by_keyword, "told"),
+        (partial(by_argument, ROWS), "argument 0"),
+        (partial(by_keyword, told=ROWS), "told"),
+        (Study(), "rows"),
+        (Study().by_method, "rows"),
+        (Study().by_property, "rows"),
     ],
-    ids=["global", "table", "helper", "closure", "partial", "handler"],
+    ids=[
+        "global",
+        "table",
+        "helper",
+        "closure",
+        "partial",
+        "handler",
+        "default",
+        "keyword-only default",
+        "bound argument",
+        "bound keyword",
+        "object",
+        "method",
+        "property",
+    ],
 )
 def test_a_named_array_of_records_is_refused(model, name):
     with pytest.raises(ndp.UnsupportedModelError, match=f"`{name}`.*argument"):
         PrivateModel(model, data(), check=False)
 
 
-@pytest.mark.parametrize("model", [with_public_knots, with_a_name_alike])
+@pytest.mark.parametrize("model", [with_public_knots, with_a_name_alike, Study().without_rows])
 def test_other_arrays_and_names_are_taken(model):
     PrivateModel(model, data(), check=False)
 
@@ -107,3 +171,44 @@ def test_a_guide_is_read_too():
     with pytest.raises(ndp.UnsupportedModelError, match="ROWS"):
         fit(guide).init(jax.random.key(0), *data())
     fit(AutoNormal(observe)).init(jax.random.key(0), *data())
+
+
+def bound_from_records(here, there):
+    return jnp.max(jnp.abs(jnp.asarray(ROWS) @ (there["w"] - here["w"])))
+
+
+def start_at_the_mean(site=None):
+    return jnp.asarray(ROWS.mean(0))
+
+
+def shrinking(step):
+    return 0.01 * float(ROWS.std()) / (1 + step)
+
+
+def mirrored(z):
+    return {"w": -z["w"] * np.sign(ROWS.size)}
+
+
+WALK = {"step_size": 0.1, "lipschitz": 1.0, "max_move": 0.1}
+LANGEVIN = {"step_size": 0.01, "clip_norm": 1.0, "noise_multiplier": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "others", "option", "value"),
+    [
+        (ndp.DPFastMH, {"step_size": 0.1, "rho": 0.1}, "record_bound", bound_from_records),
+        (ndp.DPFastMH, WALK, "public_moves", (mirrored,)),
+        (ndp.DPSGLD, LANGEVIN, "init_strategy", start_at_the_mean),
+        (ndp.DPSGLD, LANGEVIN, "step_size", shrinking),
+        (ndp.DPSGLD, LANGEVIN, "noise_multiplier", shrinking),
+    ],
+)
+def test_an_option_that_names_the_records_is_refused_before_any_charge(
+    kernel, others, option, value
+):
+    accountant = ndp.Accountant()
+    built = kernel(observe, **{**others, option: value}, accountant=accountant)
+    mcmc = ndp.MCMC(built, num_warmup=0, num_samples=2, progress_bar=False)
+    with pytest.raises(ndp.UnsupportedModelError, match=f"{option}=.*`ROWS`.*free of data"):
+        mcmc.run(jax.random.key(0), *data())
+    assert not accountant.entries

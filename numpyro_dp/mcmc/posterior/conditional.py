@@ -42,6 +42,7 @@ class UncheckedNUTS:
     num_steps: int = 500
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         _validate.positive_int("num_steps", self.num_steps)
 
     def bound_to(self, target: ConcaveTarget | BoundedTarget) -> NUTSDraw:

@@ -80,6 +80,7 @@ class BoundedLikelihood:
     upper: float
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         low = _validate.finite_float("lower", self.lower)
         if not low < _validate.finite_float("upper", self.upper):
             raise ValueError(f"lower must be below upper, got {self.lower!r} and {self.upper!r}")
@@ -113,6 +114,7 @@ class StronglyLogConcave:
     max_count: float | None = None
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         _validate.positive("row_norm", self.row_norm)
         if self.strong_convexity is not None:
             _validate.nonnegative("strong_convexity", self.strong_convexity)

@@ -62,6 +62,7 @@ class Langevin:
     iterations: int | None = None
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         if self.step_size is not None:
             _validate.positive("step_size", self.step_size)
         if self.iterations is not None:

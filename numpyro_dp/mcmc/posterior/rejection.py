@@ -48,6 +48,7 @@ class Rejection:
     max_tries: int | None = None
 
     def __post_init__(self) -> None:
+        _validate.own_numbers(self)
         if self.max_tries is not None:
             _validate.positive_int("max_tries", self.max_tries)
 

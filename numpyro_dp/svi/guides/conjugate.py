@@ -112,10 +112,11 @@ class ConjugateGuide(StatisticsGuide):
     ) -> None:
         super().__init__(model, data_plate=data_plate)
         bounds = {"row_norm": row_norm, "outcome_bound": outcome_bound, "max_count": max_count}
-        for name, value in bounds.items():
-            if value is not None:
-                _validate.positive(name, value)
-        self._bounds, self._init_loc, self._noise_aware = bounds, init_loc, bool(noise_aware)
+        self._bounds = {
+            name: None if value is None else _validate.positive(name, value)
+            for name, value in bounds.items()
+        }
+        self._init_loc, self._noise_aware = init_loc, bool(noise_aware)
         self._family: Family | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:

@@ -136,7 +136,9 @@ class PolyaGammaGuide(StatisticsGuide):
                 f"intercept must be the place of a coefficient, got {_validate.shown(intercept)}"
             )
         self.centred_norm, self.design, self.centre = centred_norm, design, centre
-        self.intercept, self.max_trials, self.max_count = intercept, max_trials, max_count
+        self.intercept, self.max_trials, self.max_count = _validate.python_number(
+            (intercept, max_trials, max_count)
+        )
         self._reason: str | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:

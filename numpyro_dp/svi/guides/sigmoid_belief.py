@@ -97,11 +97,11 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
         inner_steps: int = 12,
     ) -> None:
         super().__init__(model, data_plate=data_plate)
-        self._record_norm = float(_validate.positive("record_norm", record_norm))
-        for name, value in (("code_clip", code_clip), ("score_clip", score_clip)):
-            if value is not None:
-                _validate.positive(name, value)
-        self._code_clip, self._score_clip = code_clip, score_clip
+        self._record_norm = _validate.positive("record_norm", record_norm)
+        self._code_clip, self._score_clip = (
+            None if value is None else _validate.positive(name, value)
+            for name, value in (("code_clip", code_clip), ("score_clip", score_clip))
+        )
         self._basis = basis
         self._inner_steps = _validate.positive_int("inner_steps", inner_steps)
         self._network: Network | None = None
