@@ -27,11 +27,8 @@ def mean(x):
 
 def endings(svi, x, seed):
     """Where many runs of a few steps end, from one start; each with keys of its own."""
-    key = jax.random.key(0)
-    found = svi._outline((x,), {})
-    state = svi._start(found, key, None)
-    target = svi._target(found)
-    fit, plan = svi._bind(target, state, STEPS)
+    svi, fit, plan, state = svi._prepared(STEPS, (x,), {})
+    target = fit.target
     records = target.records((x,), {})
 
     def one(noise_key):
