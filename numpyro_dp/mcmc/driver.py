@@ -17,11 +17,11 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, PrivacyReport, rounded_down, rounded_up
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.mcmc.devices import over_devices
-from numpyro_dp.mcmc.fields import check_fields
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect
 from numpyro_dp.mcmc.progress import cents_up, epsilon_table, steps_behind
-from numpyro_dp.mcmc.start import first_positions, starting_positions
+from numpyro_dp.mcmc.ready import readied
+from numpyro_dp.mcmc.start import first_positions
 from numpyro_dp.mcmc.statement import (
     GIVEN_START,
     GIVEN_STATE,
@@ -31,7 +31,6 @@ from numpyro_dp.mcmc.statement import (
 )
 from numpyro_dp.mechanisms import os_key
 from numpyro_dp.mechanisms.keys import INSECURE, as_typed_keys, is_traced, scrub, seeded_key
-from numpyro_dp.model import private_model
 
 __all__ = ["MCMC"]
 
@@ -70,6 +69,9 @@ class MCMC(numpyro.infer.MCMC):
 
     **Example**: see :class:`~numpyro_dp.DPSGLD`.
     """
+
+    # The user's kernel; within a run, NumPyro finds the bound one in its place.
+    sampler: Any
 
     def __init__(
         self,
@@ -228,38 +230,25 @@ class MCMC(numpyro.infer.MCMC):
         kernel = self.sampler
         keys = as_typed_keys(rng_key, self.num_chains)
         relation = self._accountant.relation
-        wall = private_model(
-            kernel.user_model,
+        bound, first, start, records = readied(
+            kernel,
+            relation,
+            keys,
             args,
             kwargs,
-            data_plate=kernel.data_plate,
-            private_size=relation == "add_remove",
-        )
-        bound = kernel.bind(
-            wall,
+            init_params,
             num_steps=self._planned_steps,
-            relation=relation,
-            delta=kernel.delta,
             num_chains=self.num_chains,
+            extra_fields=extra_fields,
+            postprocess_fn=self.postprocess_fn,
         )
-        start = starting_positions(wall, kernel.init_strategy, keys, init_params, self.num_chains)
-        records = tuple(wall.records(args, kwargs))
-        check_fields(bound, start, extra_fields)
         resumed = self._warmup_state is not None
         transitions = self.num_samples if resumed else self._collection_params["upper"]
         # The attributes can be set to numbers that wrap around.
         steps = int(transitions) * bound.steps_per_sample * int(self.num_chains)
         noise_key = os_key() if self._secure else seeded_key(keys)
-        first = None
-        if kernel.init_kernel is not None and not resumed and steps:
-            each = self.num_chains * kernel.init_kernel.steps_per_sample
-            first = kernel.init_kernel.bind(
-                wall,
-                num_steps=each,
-                relation=relation,
-                delta=kernel.delta,
-                num_chains=self.num_chains,
-            )
+        if resumed or not steps:
+            first = None
         if steps:
             self._charge(bound, steps, first)
         if first is not None:

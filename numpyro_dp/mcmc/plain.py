@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax, random
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import CHACHA20, os_key, scrubbed
 from numpyro_dp.mechanisms.keys import as_typed_keys, is_traced
@@ -82,9 +83,15 @@ def begin(
             stacklevel=4,
         )
     keys = as_typed_keys(rng_key, rng_key.shape[0] if _batched(rng_key) else 1)
-    bound = bound_for(kernel, keys, args, kwargs)
-    z = starting_positions(bound.wall, kernel.init_strategy, keys, init_params, max(keys.size, 1))
     chains = max(keys.size, 1)
+
+    def ready() -> tuple[BoundKernel, dict]:
+        bound = bound_for(kernel, keys, args, kwargs)
+        return bound, starting_positions(
+            bound.wall, kernel.init_strategy, keys, init_params, chains
+        )
+
+    bound, z = unnumbered(kernel.relation == "add_remove", ready)
     event = bound.event(kernel.num_steps * chains, num_chains=chains)
     condition = "; ".join(bound.facts().conditions) or None
     kernel.accountant.charge(event, label=name, condition=condition)

@@ -11,7 +11,9 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import numpyro.infer
 import pytest
+from numpyro.infer import init_to_value
 
 import numpyro_dp as ndp
 from tests.models import logistic
@@ -158,6 +160,20 @@ def test_arguments_of_unequal_length_are_refused_without_the_number(data):
 def test_records_as_a_list_are_refused_without_the_number(data):
     x, y = data
     refused(ndp.UnsupportedModelError, x, y.tolist())
+
+
+@pytest.mark.parametrize("driver", ["numpyro_dp", "numpyro"])
+def test_a_start_that_does_not_fit_is_refused_without_the_number(driver, data):
+    strategy = init_to_value(values={"w": np.zeros(3, np.float32)})
+    changed = kernel(init_strategy=strategy, num_steps=6)
+    options = {**OPTIONS, "chain_method": "vectorized"}
+    mcmc = {"numpyro_dp": ndp.MCMC, "numpyro": numpyro.infer.MCMC}[driver](changed, **options)
+    with pytest.raises(ValueError, match="shape") as caught:
+        mcmc.run(jax.random.key(0), *data)
+    assert not NUMBER.search(str(caught.value)), str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    assert not changed.accountant.entries
 
 
 def test_a_deterministic_site_that_tells_the_number_is_dropped(data):

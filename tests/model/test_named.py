@@ -212,3 +212,16 @@ def test_an_option_that_names_the_records_is_refused_before_any_charge(
     with pytest.raises(ndp.UnsupportedModelError, match=f"{option}=.*`ROWS`.*free of data"):
         mcmc.run(jax.random.key(0), *data())
     assert not accountant.entries
+
+
+def test_what_is_made_of_draws_may_not_name_the_records():
+    kernel = ndp.DPSGLD(observe, **LANGEVIN)
+    mcmc = ndp.MCMC(
+        kernel,
+        num_warmup=0,
+        num_samples=2,
+        postprocess_fn=lambda z: {"w": z["w"] + ROWS.mean(0)},
+        progress_bar=False,
+    )
+    with pytest.raises(ndp.UnsupportedModelError, match="postprocess_fn=.*`ROWS`"):
+        mcmc.run(jax.random.key(0), *data())

@@ -1,0 +1,86 @@
+"""All of a run that comes before its charge: a mistake met here costs nothing and tells nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from jaxtyping import Array
+
+from numpyro_dp._unnumbered import unnumbered
+from numpyro_dp.accounting import Relation
+from numpyro_dp.mcmc.fields import check_fields
+from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
+from numpyro_dp.mcmc.start import starting_positions
+from numpyro_dp.model import private_model
+
+__all__ = ["Ready", "readied"]
+
+
+class Ready(NamedTuple):
+    """A run that needs only its charge to begin.
+
+    - **bound**: the bound kernel.
+    - **first**: the bound kernel that makes the starting positions, if any.
+    - **start**: public starting positions.
+    - **records**: record arrays.
+    """
+
+    bound: BoundKernel
+    first: BoundKernel | None
+    start: dict[str, Array]
+    records: tuple[Array, ...]
+
+
+def readied(
+    kernel: PrivateKernel,
+    relation: Relation,
+    keys: Any,
+    args: tuple,
+    kwargs: dict,
+    init_params: Any,
+    *,
+    num_steps: int,
+    num_chains: int,
+    extra_fields: Sequence[str],
+    postprocess_fn: Callable[[dict], dict] | None,
+) -> Ready:
+    """Split the model, fix every number, start the chains at public positions.
+
+    :param kernel: the kernel as the user wrote it.
+    :param relation: the ledger's neighbouring relation.
+    :param keys: one typed key, or one for each chain, for the starting positions.
+    :param args: arguments of the model.
+    :param kwargs: keyword arguments of the model.
+    :param init_params: positions that the caller gives.
+    :param num_steps: private steps of all chains that the noise is fixed for.
+    :param num_chains: chains.
+    :param extra_fields: fields of the state to be collected.
+    :param postprocess_fn: what the caller makes of a draw.
+    :raises UnsupportedModelError: when the model cannot be split, or code names the records.
+    :raises ValueError: when anything else does not fit. Under ``add_remove`` no error says how many
+        records there are.
+    """
+    private_size = relation == "add_remove"
+
+    def ready() -> Ready:
+        wall = private_model(
+            kernel.user_model, args, kwargs, data_plate=kernel.data_plate, private_size=private_size
+        )
+        if postprocess_fn is not None:
+            wall.require_handed("postprocess_fn", postprocess_fn)
+
+        def bind(kernel: PrivateKernel, num_steps: int, delta: float) -> BoundKernel:
+            return kernel.bind(
+                wall, num_steps=num_steps, relation=relation, delta=delta, num_chains=num_chains
+            )
+
+        first, bound = None, bind(kernel, num_steps, kernel.delta)
+        if kernel.init_kernel is not None:
+            each = num_chains * kernel.init_kernel.steps_per_sample
+            first = bind(kernel.init_kernel, each, kernel.delta)
+        start = starting_positions(wall, kernel.init_strategy, keys, init_params, num_chains)
+        check_fields(bound, start, extra_fields)
+        return Ready(bound, first, start, tuple(wall.records(args, kwargs)))
+
+    return unnumbered(private_size, ready)
