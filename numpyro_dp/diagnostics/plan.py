@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "plan"]
 
 _EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
+# Marks where those are too far off to say anything: in multiples of the plan's own ε.
+_MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
 # By definition, see plan's docstring.
 _SWAMPED = 0.1
 _WIDTH = 88
@@ -91,7 +93,7 @@ class Plan:
     def __str__(self) -> str:
         steps = ", ".join(f"{count} at ε = {epsilon:g}" for epsilon, count in self.affordable)
         marks = f"about {steps} (steps of all chains at this noise)" if steps else (
-            "no usual ε between a sixteenth and 16 times these steps"
+            "no ε between a sixteenth and 16 times these steps is positive and finite"
         )  # fmt: skip
         free = [] if self.free_step_size is None else [("step size", self._step_size())]
         lines = [
@@ -280,14 +282,14 @@ def _judged(studied: Subject) -> Plan:
         gain = min(gain, max(reached, 0.0))
     wrong = faults(studied, channel)
     verdict = _verdict(gain, wrong, studied.influence)
-    cost = privacy_curve(studied.event(steps), studied.relation)
+    epsilon = privacy_curve(studied.event(steps), studied.relation).epsilon(studied.delta)
     return Plan(
         kernel=studied.name,
         num_records=studied.num_records,
         dim=made_up.spread.shape[1],
         num_steps=steps,
         relation=studied.relation,
-        epsilon=cost.epsilon(studied.delta),
+        epsilon=epsilon,
         delta=studied.delta,
         noise_multiplier=mechanism.noise_multiplier,
         expected_batch=mechanism.expected_batch,
@@ -301,7 +303,7 @@ def _judged(studied: Subject) -> Plan:
         verdict=verdict,
         step_size=step,
         free_step_size=None if studied.rehearsal else 4 / noise**2,
-        affordable=_affordable(studied),
+        affordable=_affordable(studied, epsilon),
         remedies=() if verdict == "fine" else remedies(studied, gains, reached, norms, wrong),
         norms=tuple(norms.ravel().tolist()),
     )
@@ -318,10 +320,11 @@ def _verdict(
     return "fine" if gain >= FINE and not wrong and influence >= 1 else "noisy"
 
 
-def _affordable(studied: Subject) -> tuple[tuple[float, int], ...]:
+def _affordable(studied: Subject, own: float) -> tuple[tuple[float, int], ...]:
     """About how many steps stay below some marks of ε, between a 16th and 16 times those planned.
 
-    ε is computed at five counts and interpolated in logarithms; figures are rounded down.
+    The marks are usual ones, or multiples of the plan's own ε where fewer than two of those are
+    reached. ε is computed at five counts and interpolated in logarithms; figures are rounded down.
     """
     chains, counts, epsilons = studied.num_chains, [], []
     for factor in (1 / 16, 1 / 4, 1, 4, 16):
@@ -330,12 +333,26 @@ def _affordable(studied: Subject) -> tuple[tuple[float, int], ...]:
             continue
         curve = privacy_curve(studied.event(count), studied.relation, coarse=True)
         epsilon = curve.epsilon(studied.delta)
-        if math.isfinite(epsilon):
+        # Through so much noise as makes ε zero, δ alone pays, and there is no logarithm.
+        if 0 < epsilon < math.inf:
             counts.append(count)
             epsilons.append(epsilon)
     found = []
-    for mark in _EPSILONS:
-        if counts and epsilons[0] <= mark <= epsilons[-1]:
-            at = np.exp(np.interp(math.log(mark), np.log(epsilons), np.log(counts)))
-            found.append((mark, max(int(0.97 * at) // chains * chains, counts[0])))
+    for mark in _marks(epsilons, own):
+        at = np.exp(np.interp(math.log(mark), np.log(epsilons), np.log(counts)))
+        found.append((mark, max(int(0.97 * at) // chains * chains, counts[0])))
     return tuple(found)
+
+
+def _marks(epsilons: Sequence[float], own: float) -> list[float]:
+    """Marks of ε from the first to the last of some increasing ones."""
+    if not epsilons:
+        return []
+
+    def reached(marks: Iterable[float]) -> list[float]:
+        return [mark for mark in marks if epsilons[0] <= mark <= epsilons[-1]]
+
+    usual = reached(_EPSILONS)
+    if len(usual) > 1:
+        return usual
+    return reached(float(f"{multiple * own:.3g}") for multiple in _MULTIPLES)

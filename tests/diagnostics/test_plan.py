@@ -1,6 +1,7 @@
 """A plan reads no record, tells the cost of the run, and knows when noise swamps the signal."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.diagnostics.channel import Channel
 from numpyro_dp.diagnostics.made_up import MadeUp
-from numpyro_dp.diagnostics.plan import _verdict
+from numpyro_dp.diagnostics.plan import _marks, _verdict
 from numpyro_dp.diagnostics.subject import Subject
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model import private_model
@@ -75,6 +76,36 @@ def test_the_cost_is_that_of_the_run(found):
     for epsilon, steps in found.affordable:
         assert privacy_curve(bound.event(steps)).epsilon(1e-6) <= epsilon * 1.01
     assert found.affordable
+
+
+def test_steps_are_affordable_at_multiples_of_a_small_epsilon_too():
+    """No usual mark lies within a factor 16 in steps of ε = 0.01, or one alone at most."""
+    small = ndp.plan(kernel(), *SHAPES, num_steps=160, num_chains=2, privacy=ndp.Budget(0.01, 1e-5))
+    marks, steps = zip(*small.affordable, strict=True)
+    assert marks == tuple(float(f"{share * small.epsilon:.3g}") for share in (0.25, 0.5, 1, 2, 4))
+    assert steps[2] == pytest.approx(0.97 * 320, abs=3)
+    assert all(count % 2 == 0 for count in steps)
+    wall = private_model(logistic, SHAPES)
+    bound = kernel(noise_multiplier=small.noise_multiplier).bind(
+        wall, num_steps=320, relation="zero_out", delta=1e-5, num_chains=2
+    )
+    for epsilon, count in small.affordable:
+        found = privacy_curve(bound.event(count, num_chains=2)).epsilon(1e-5)
+        assert 0.9 * epsilon <= found <= 1.01 * epsilon
+    assert f"about {steps[0]} at ε = {marks[0]:g}, " in " ".join(str(small).split())
+
+
+def test_usual_marks_of_epsilon_are_kept_where_two_are_reached():
+    assert _marks([0.2, 0.7, 2.0], 0.7) == [0.5, 1.0, 2.0]
+    # One alone, none, and nothing finite at all.
+    assert _marks([0.01, 0.03, 0.12], 0.03) == [0.015, 0.03, 0.06, 0.12]
+    assert _marks([0.001, 0.002], 0.002) == [0.001, 0.002]
+    assert _marks([], 0.5) == []
+
+
+def test_a_plan_without_any_mark_says_so(found):
+    silent = " ".join(str(replace(found, affordable=())).split())
+    assert "affordable no ε between a sixteenth and 16 times" in silent
 
 
 def test_a_budget_takes_the_place_of_the_kernels_own():
