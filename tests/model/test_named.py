@@ -223,5 +223,5 @@ def test_what_is_made_of_draws_may_not_name_the_records():
         postprocess_fn=lambda z: {"w": z["w"] + ROWS.mean(0)},
         progress_bar=False,
     )
-    with pytest.raises(ndp.UnsupportedModelError, match="postprocess_fn=.*`ROWS`"):
+    with pytest.raises(ndp.UnsupportedModelError, match=r"postprocess_fn=.*`ROWS`"):
         mcmc.run(jax.random.key(0), *data())
