@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import random
 
-from numpyro_dp.accounting import Budget, Relation
+from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.diagnostics.dress_rehearsal import DressRehearsal
 from numpyro_dp.diagnostics.made_up import (
@@ -21,6 +21,7 @@ from numpyro_dp.diagnostics.made_up import (
     made_up_gradients,
 )
 from numpyro_dp.diagnostics.rehearsal import GuideGradient, Rehearsal
+from numpyro_dp.estimators.perturbation import PerturbationEstimator
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import PrivateSum
@@ -115,13 +116,22 @@ def subject(
         return _of_svi(planned, shapes, named, num_steps, privacy, inputs)
     if isinstance(planned, PrivateKernel):
         return _of_kernel(planned, shapes, named, num_steps, privacy, num_chains, inputs)
-    own = "use its own forecast()" if callable(getattr(planned, "forecast", None)) else (
-        "estimators and other samplers have no noisy gradient to plan"
-    )  # fmt: skip
     raise ValueError(
         "plan takes a numpyro_dp kernel that releases noisy gradients, such as DPSGLD, or a DPSVI "
-        f"object, got {type(planned).__name__}: {own}"
+        f"object, got {type(planned).__name__}: {_instead(planned)}"
     )
+
+
+def _instead(planned: Any) -> str:
+    """What tells the cost of a run that has no plan."""
+    if callable(getattr(planned, "forecast", None)):
+        return "use its own forecast()"
+    if isinstance(planned, PerturbationEstimator):
+        return (
+            "run it without accountant= on made-up records of the same shapes, and read cost and "
+            "noise in result.privacy: neither hangs on a value of the records"
+        )
+    return "other samplers have no noisy gradient to plan"
 
 
 def _squared_shift(mechanism: PrivateSum) -> float:
@@ -153,7 +163,11 @@ def _of_kernel(
         wall, num_steps=steps, relation=relation, delta=kernel.delta, num_chains=num_chains
     )
     name = type(kernel).__name__
-    mechanism = _require_noise(name, getattr(bound, "private_sum", None))
+    mechanism = getattr(bound, "private_sum", None)
+    if mechanism is None:
+        cost = bound.event(steps, num_chains=num_chains)
+        raise _cost_alone(name, cost, steps, relation, kernel.delta)
+    mechanism = _require_noise(name, mechanism)
     key = random.key(0)
     start = starting_positions(wall, kernel.init_strategy, key, None, 1)
     step = getattr(kernel, "step_size", None)
@@ -215,14 +229,27 @@ def _shape_only(value: Any) -> Any:
     return value
 
 
-def _require_noise(name: str, mechanism: PrivateSum | None) -> PrivateSum:
-    if mechanism is None or not mechanism.is_private:
+def _require_noise(name: str, mechanism: PrivateSum) -> PrivateSum:
+    if not mechanism.is_private:
         raise ValueError(
-            f"{name} releases no private sum of gradients, so there is no noise on a gradient to "
-            "plan: privacy= bounds what it costs; the how-to 'Which private sampler?' says what "
-            "that buys"
+            f"{name} is set to release its sum of gradients without noise, so there is nothing to "
+            "plan: give privacy=, or a positive noise_multiplier and a finite clip_norm"
         )
     return mechanism
+
+
+def _cost_alone(
+    name: str, event: DpEvent, steps: int, relation: Relation, delta: float
+) -> ValueError:
+    """The refusal of a kernel without noisy gradients, with all that can be said of its run."""
+    cost = rounded_up(privacy_curve(event, relation).epsilon(delta))
+    return ValueError(
+        f"{name} releases no private sum of gradients, so there is no noise on a gradient to "
+        f"judge. What it would cost: ε = {cost} at δ = {delta:.3g} ({relation}) for {steps} steps "
+        "of all chains. With privacy=ndp.Budget(epsilon, delta) the kernel is fitted to a budget, "
+        "or refused with what would fit, before a record is touched; what a budget buys stands in "
+        "docs/howto/which-sampler.md"
+    )
 
 
 def _made_up(

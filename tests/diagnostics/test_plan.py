@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 import numpyro_dp as ndp
-from numpyro_dp.accounting import privacy_curve
+from numpyro_dp.accounting import privacy_curve, rounded_up
 from numpyro_dp.diagnostics.channel import Channel
 from numpyro_dp.diagnostics.made_up import MadeUp
 from numpyro_dp.diagnostics.plan import _marks, _verdict
@@ -299,13 +299,48 @@ def test_a_model_that_cannot_be_split_gets_the_walls_message():
 
 
 def test_what_cannot_be_planned_is_refused():
-    with pytest.raises(ValueError, match="NUTS: estimators and other"):
+    with pytest.raises(ValueError, match="NUTS: other samplers have no noisy"):
         ndp.plan(numpyro.infer.NUTS(logistic), *SHAPES, num_steps=10)
     with pytest.raises(ValueError, match="num_steps"):
         ndp.plan(kernel(), *SHAPES, num_steps=0)
     off = kernel(noise_multiplier=0, clip_norm=float("inf"))
-    with pytest.raises(ValueError, match="no private sum"):
+    with pytest.raises(ValueError, match="without noise, .*give privacy="):
         ndp.plan(off, *SHAPES, num_steps=10)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ndp.DPFastMH(logistic, step_size=0.01, lipschitz=1.0, max_move=0.05),
+        ndp.OPS(logistic, guarantee=ndp.StronglyLogConcave(row_norm=1.0)),
+    ],
+)
+def test_a_kernel_without_noisy_gradients_is_refused_with_its_cost(other):
+    wall = private_model(logistic, SHAPES)
+    bound = other.bind(wall, num_steps=40, relation="zero_out", delta=1e-6, num_chains=2)
+    cost = privacy_curve(bound.event(40, num_chains=2)).epsilon(1e-6)
+    said = rf"ε = {re.escape(rounded_up(cost))} at δ = 1e-06 \(zero_out\) for 40 steps"
+    with pytest.raises(ValueError, match=said):
+        ndp.plan(other, *SHAPES, num_steps=20, num_chains=2)
+
+
+def test_a_budget_too_small_for_metropolis_is_refused_with_what_fits():
+    other = ndp.DPFastMH(logistic, step_size=0.01, lipschitz=1.0, max_move=0.05)
+    with pytest.raises(ValueError, match=r"more than privacy=.*what would fit: \d+"):
+        ndp.plan(other, *SHAPES, num_steps=5000, privacy=ndp.Budget(0.5, 1e-5))
+
+
+def test_an_estimator_tells_its_cost_on_made_up_records():
+    budget = ndp.Budget(1.0, 1e-5)
+    estimator = ndp.OutputPerturbation(logistic, row_norm=1.0, privacy=budget)
+    with pytest.raises(ValueError, match="OutputPerturbation: run it without accountant= on made"):
+        ndp.plan(estimator, *SHAPES, num_steps=1)
+    told = []
+    for shift in (0.0, 0.3):
+        records = [np.full(s.shape, shift, s.dtype) for s in SHAPES]
+        privacy = estimator.run(jax.random.key(0), *records).privacy
+        told.append((privacy.noise_multiplier, privacy.clip_norm))
+    assert told[0] == told[1]
 
 
 def test_what_has_a_forecast_of_its_own_is_named():
