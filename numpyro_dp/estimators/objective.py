@@ -67,7 +67,8 @@ class ObjectivePerturbation(PerturbationEstimator):
         ``None`` for about what float64 can.
     :param max_iterations: refuse before charging when γ takes more iterations.
     :param huber: normal outcomes: residual, in standard deviations, past which squared error
-        becomes linear.
+        becomes linear. They need it: bounded rows alone leave the residual, and with it one
+        record's gradient, without a bound.
     :param max_trials: binomial outcomes whose number of trials differs from record to record: a
         public bound on it.
     :param predictor_bounds: Poisson outcomes: log rates past which the loss becomes linear.

@@ -237,9 +237,16 @@ def product(x, y=None):
         numpyro.sample("y", dist.Bernoulli(logits=w[0] * (x @ w)), obs=y)
 
 
+def hinge_as_factor(x, y=None):
+    w = numpyro.sample("w", dist.Normal().expand([3]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.factor("hinge", -jnp.maximum(0.0, 1 - (2 * y - 1) * (x @ w)))
+
+
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
+        (hinge_as_factor, {}, "`hinge`.*a hinge loss as numpyro_dp.HuberHinge"),
         pytest.param(flat, {}, "prior is flat|constant curvature", marks=pytest.mark.slow),
         pytest.param(student, {}, "no constant curvature", marks=pytest.mark.slow),
         (product, {}, "not provably linear"),
