@@ -1,5 +1,8 @@
 """What a step of DP-Fast MH tells: bits, and nothing that it saw or remembers on the way."""
 
+import itertools
+from dataclasses import dataclass, replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +11,10 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_dp as ndp
+from numpyro_dp.mcmc import metropolis_step
 from numpyro_dp.mcmc.loop import collect
+from numpyro_dp.mechanisms import pick as picking
+from numpyro_dp.mechanisms.accept import Barker
 from tests.contract.surfaces import leaks, surfaces
 from tests.mcmc.metropolis import FIXED, bound
 from tests.models import logistic
@@ -134,3 +140,91 @@ def test_nothing_but_released_draws_differs_between_neighbours(records):
     one, two = (surfaces(kernel, (d["x"], d["y"]), seed=3) for d in (records, other))
     assert leaks(one, two) == []
     assert any(p.startswith(".samples") and one[p] != two[p] for p in one), "nothing differs"
+
+
+# States on a ring, the last but one excluded by the prior; a record is its own log likelihoods.
+# All on the grid of the kernel below, so that nothing is rounded and only the rule is judged.
+RING = 5
+RING_UNIT = Barker.create(1.0 - picking.PICK_MARGIN).grid.unit
+RING_PRIOR = np.rint(np.array([0.3, -0.4, 0.1, -np.inf, 0.0]) / RING_UNIT) * RING_UNIT
+STRIDES = {-1: 0.25, 0: 0.5, 1: 0.25}
+
+
+def ring(x):
+    z = numpyro.sample("z", dist.ImproperUniform(dist.constraints.real, (), ()))
+    state = jnp.mod(jnp.rint(z).astype(jnp.int32), RING)
+    numpyro.factor("prior", jnp.asarray(RING_PRIOR, jnp.float32)[state])
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.factor("x", x[:, state])
+
+
+@dataclass(frozen=True)
+class Strides:
+    """A walk that goes where it is told: to the centre first, then to the candidates."""
+
+    centre: object
+    candidates: object
+
+    def draw(self, key, step, position, count):
+        moves = self.centre[None] if count == 1 else self.candidates
+        return moves.astype(position.dtype)[:, None]
+
+
+def test_choices_among_candidates_are_reversible(monkeypatch):
+    """Two candidates around a centre on a ring of states, everything drawn enumerated.
+
+    A choice follows from one 64-bit word and rises with it: where it rises, found by halving, is
+    its law exactly as the kernel decides it. Every flow equals its reverse to a relative 1e-6.
+    """
+    told, chosen = [], []
+
+    def seen(*arguments):
+        chosen.append(picking.pick(*arguments))
+        return chosen[-1]
+
+    monkeypatch.setattr(picking, "word_pairs", lambda key, count: told[-1])
+    monkeypatch.setattr(metropolis_step, "pick", seen)
+    kernel = bound(
+        (np.zeros((12, RING), np.float32),),
+        model=ring, step_size=0.1, lipschitz=2.5, max_move=0.2, num_candidates=2,
+    )  # fmt: skip
+    assert kernel.plan.test.grid.unit == RING_UNIT
+    x = np.random.default_rng(0).uniform(-0.24, 0.24, (12, RING))
+    x = np.rint(x / RING_UNIT) * RING_UNIT
+    state = kernel.init(jax.random.key(0), 0, {"z": jnp.zeros(())})
+
+    @jax.jit
+    @jax.vmap
+    def step(here, strides, high, low):
+        """Where a step leads, and which of the three points that is."""
+        told.append((high[None], low[None]))
+        walking = replace(kernel, walk=Strides(strides[0], strides[1:]))
+        z, _ = walking._choose(
+            jax.random.key(0), state._replace(z={"z": here}), [jnp.asarray(x, jnp.float32)]
+        )
+        return z["z"], chosen[-1]
+
+    drawn = list(itertools.product(range(RING), *[STRIDES] * 3, range(3)))
+    here, strides, place = np.split(np.array(drawn), [1, 4], axis=1)
+    here, place = here[:, 0].astype(np.float32), place[:, 0]
+
+    def at(words):
+        return step(here, strides, (words >> np.uint64(32)).astype(np.uint32), words.astype("u4"))
+
+    # The least word that leads past ``place``, bit by bit; past the last one there is none.
+    least = np.zeros(len(drawn), np.uint64)
+    for bit in range(63, -1, -1):
+        tried = least + np.uint64(1 << bit)
+        least = np.where(np.asarray(at(tried - np.uint64(1))[1]) <= place, tried, least)
+    below = np.where(place == 2, 1.0, least / 2.0**64).reshape(-1, 3)
+    chance = np.diff(below, axis=1, prepend=0.0).ravel()
+    # A word of this choice, where it has any, shows where it leads.
+    there = np.asarray(at(least - np.uint64(1))[0])
+    likely = [np.prod([STRIDES[s] for s in each]) for each in strides.tolist()]
+    flows = np.zeros((RING, RING))
+    np.add.at(flows, (here.astype(int) % RING, np.rint(there).astype(int) % RING), likely * chance)
+    np.testing.assert_allclose(flows.sum(1), 1, rtol=1e-12)
+    target = np.exp(x.sum(0) + RING_PRIOR)
+    flows *= target[:, None]
+    np.testing.assert_allclose(flows, flows.T, rtol=1e-6)
+    assert target.max() > 2 * np.sort(target)[1], "a flat target would show no rule"
