@@ -62,7 +62,8 @@ class Plan:
     :param step_size: the kernel's; ``None`` for a schedule or an optimiser.
     :param free_step_size: largest step size at which the privacy noise is no more than the
         Langevin noise; ``None`` for an optimiser.
-    :param affordable: pairs (ε, steps): about how many steps of all chains this noise allows at ε.
+    :param affordable: pairs (ε, steps): about how many steps of all chains this noise allows at ε;
+        at usual values of ε, or at ¼ to 4 times ``epsilon`` where those are far off.
     :param remedies: what would mend a plan that is not fine.
     :param norms: gradient norms of the made-up records.
     """
@@ -178,7 +179,8 @@ def plan(
     :returns: the plan; ``print`` it, or look at ``plan.plot()``.
     :raises UnsupportedModelError: the wall's own message, for a model that cannot be split; for a
         guide whose parameters are not known to be places of the latents.
-    :raises ValueError: for a kernel without a private sum of gradients, or inputs that do not fit.
+    :raises ValueError: for a kernel without a private sum of gradients, such as a Metropolis one
+        (the message states what the run would cost), or inputs that do not fit.
 
     The expected share of what the data could teach is that of a linearised posterior. With F the
     information of the clipped gradients of N made-up records (score identity: E[clip(g)gᵀ]), an
