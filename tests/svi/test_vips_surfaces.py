@@ -13,6 +13,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer import SVI, Predictive, Trace_ELBO
 
 import numpyro_dp as ndp
 from tests.contract.surfaces import dataset_bytes, flatten
@@ -154,6 +155,31 @@ def test_double_precision_releases_the_same_integers(name):
         )
     assert result.privacy.epsilon <= 1.0
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result.params))
+
+
+@pytest.mark.parametrize(
+    "name", [case("conjugate"), case("topics"), case("logistic"), pytest.param("network")]
+)
+def test_a_guide_that_no_run_has_seen_serves_predictive(name):
+    guide, arrays = CASES[name]
+    fresh = type(guide)(guide.model, **OPTIONS[name])
+    drawn = Predictive(guide.model, guide=fresh, params={}, num_samples=2)(KEY, *arrays)
+    assert drawn
+    assert all(np.all(np.isfinite(value)) for value in drawn.values())
+
+
+# The network's guide draws no hidden units, which plain SVI would miss.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["conjugate", "topics", "logistic"])
+def test_plain_svi_trains_a_guide_that_no_run_has_seen(name):
+    guide, arrays = CASES[name]
+    fresh = type(guide)(guide.model, **OPTIONS[name])
+    svi = SVI(guide.model, fresh, numpyro.optim.Adam(0.05), Trace_ELBO())
+    start = svi.get_params(svi.init(KEY, *arrays))
+    params = svi.run(KEY, 3, *arrays, progress_bar=False).params
+    for site, value in params.items():
+        assert np.all(np.isfinite(value)), site
+        assert np.any(value != start[site]), site
 
 
 OPTIONS = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 from jaxtyping import Array, ArrayLike
+from numpyro import handlers
 
 from numpyro_dp import _validate
 from numpyro_dp.svi.guides.conjugate_counts import (
@@ -122,8 +123,9 @@ class ConjugateGuide(StatisticsGuide):
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Draw the latents; the arguments matter only before the first run."""
         if self._family is None:
-            # The model's shapes are all that is read, also inside a transformation.
-            with jax.ensure_compile_time_eval():
+            # The model's shapes are all that is read, also inside a transformation; its sites are
+            # no business of whoever traces this guide.
+            with handlers.block(), jax.ensure_compile_time_eval():
                 found = outline(
                     self.model, args, kwargs, data_plate=self.data_plate, private_size=False
                 )

@@ -73,7 +73,9 @@ def mixture(
 
     def step(_: Int[Array, ""], carry: tuple[Array, Array]) -> tuple[Array, Array]:
         share, _ = carry
-        ratio = counts / jnp.maximum(own @ share, _TINY)
+        # Where there is no word, an even denominator: plain SVI differentiates this.
+        mass = jnp.where(counts > 0, own @ share, 1)
+        ratio = counts / jnp.maximum(mass, _TINY)
         concentration = prior + share * (ratio @ own)
         # Up to a factor, which the next ratio takes out.
         return jnp.exp(digamma(concentration)), concentration

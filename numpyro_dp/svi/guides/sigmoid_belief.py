@@ -145,7 +145,8 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Draw weights, bias, hidden logits and scales from the fitted law, not hidden units."""
         if self._network is None:
-            with jax.ensure_compile_time_eval():
+            # The model's shapes are read, and its sites hidden from whoever traces this guide.
+            with handlers.block(), jax.ensure_compile_time_eval():
                 found = self.outlined(self.model, args, kwargs, self.data_plate)
                 self._network = read_network(self.model, found)
         network = self._network
