@@ -60,9 +60,10 @@ CASES = [
     for multiplier, ridge in [(1.0, 0.0), (4.0, 0.0), (2.0, 3.0)]
 ]
 SLOW = [
-    (name, noise, 1.0, ridge)
+    (name, noise, multiplier, ridge)
     for name in ("normal", "binomial", "poisson", "hinge")
     for noise in ("gaussian", "gamma")
+    for multiplier in (1.0, 4.0)
     for ridge in (0.1, 1.0)
 ]
 
