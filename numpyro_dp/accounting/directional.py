@@ -19,7 +19,7 @@ from numpyro_dp.accounting.bounds import UP, Bound, Pieces
 from numpyro_dp.accounting.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.renyi import ORDERS, Array
 
-__all__ = ["DirectionalBit"]
+__all__ = ["DirectionalBit", "averaged"]
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,27 @@ class DirectionalProfile(Profile):
 
     def deltas(self, epsilons: Array) -> tuple[Array, ...]:
         """Return the average over cells of the width, each at its upper, worst edge."""
-        farthest = min(max(self.largest, float(epsilons[-1])), 700.0)
-        points = np.linspace(0.0, farthest, 1025)
         edges, mass, beyond = _widths(self.replaced)
-        widths = self.scale * edges[1:]
-        excess = np.minimum(np.subtract.outer(points, widths) / 2, 0.0)
-        found = (np.expm1(excess) ** 2 / -np.expm1(-widths)) @ mass + beyond
-        row = np.minimum(found.max(axis=1) * UP, 1.0)
-        at = np.minimum(epsilons, farthest)
-        return (np.interp(np.expm1(at), np.expm1(points), row),)
+        return (averaged(epsilons, self.largest, self.scale * edges[1:], mass, beyond),)
+
+
+def averaged(epsilons: Array, largest: float, widths: Array, mass: Array, beyond: Array) -> Array:
+    """Return δ of a Barker bit whose bound is random, released, and free of data.
+
+    Args:
+        epsilons: increasing, ≥ 0.
+        largest: a bound beyond which δ is negligible.
+        widths: shape (cells,), the largest bound in each cell.
+        mass: shape (cells, ways), the chance of each cell; the worst way counts.
+        beyond: shape (ways,), the chance of no cell.
+    """
+    farthest = min(max(largest, float(epsilons[-1])), 700.0)
+    points = np.linspace(0.0, farthest, 1025)
+    excess = np.minimum(np.subtract.outer(points, widths) / 2, 0.0)
+    found = (np.expm1(excess) ** 2 / -np.expm1(-widths)) @ mass + beyond
+    row = np.minimum(found.max(axis=1) * UP, 1.0)
+    at = np.minimum(epsilons, farthest)
+    return np.interp(np.expm1(at), np.expm1(points), row)
 
 
 _CELLS = 2000

@@ -37,6 +37,7 @@ from numpyro_dp.accounting.statements import (
     NoisyBarkerBit,
     PenaltyBit,
     PosteriorDraw,
+    SmoothBarkerBit,
 )
 from numpyro_dp.accounting.words import WORDS, number
 
@@ -60,6 +61,7 @@ __all__ = [
     "PosteriorDraw",
     "PureObjectivePerturbationRelease",
     "SelfComposedDpEvent",
+    "SmoothBarkerBit",
     "TotalVariation",
     "ZCDpEvent",
     "describe",

@@ -27,11 +27,13 @@ from numpyro_dp.accounting.events import (
     PenaltyBit,
     PosteriorDraw,
     PureObjectivePerturbationRelease,
+    SmoothBarkerBit,
     ZCDpEvent,
 )
 from numpyro_dp.accounting.mixtures import Mixture
 from numpyro_dp.accounting.perturbation import HalfNormalLoss
 from numpyro_dp.accounting.relation import Relation, sensitivity
+from numpyro_dp.accounting.smooth import SmoothBit
 
 __all__: list[str] = []
 
@@ -87,6 +89,15 @@ def _directional(event: DirectionalBarkerBit, relation: Relation) -> Parts:
     if event.row_norm == 0:
         return Parts()
     return _one(DirectionalBit(event.step_size * event.row_norm, relation == "replace_one"))
+
+
+@handles(SmoothBarkerBit)
+def _smooth(event: SmoothBarkerBit, relation: Relation) -> Parts:
+    slope = event.step_size * event.lipschitz
+    curvature = event.step_size**2 * event.smoothness
+    if slope == curvature == 0:
+        return Parts()
+    return _one(SmoothBit(slope, curvature, event.dim, relation == "replace_one"))
 
 
 @handles(MinibatchBit)

@@ -8,7 +8,7 @@ nothing; under another relation the accountant doubles what has to be doubled, n
 import attr
 from dp_accounting.dp_event import DpEvent
 
-from numpyro_dp._validate import shown
+from numpyro_dp._validate import python_number, shown
 from numpyro_dp.accounting.fields import COUNT, NONNEGATIVE, POSITIVE, event, plain
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "NoisyBarkerBit",
     "PenaltyBit",
     "PosteriorDraw",
+    "SmoothBarkerBit",
 ]
 
 ACCEPTANCES = ("barker", "noisy_barker", "penalty")
@@ -104,6 +105,30 @@ class DirectionalBarkerBit(DpEvent):
 
 
 @event
+class SmoothBarkerBit(DpEvent):
+    """A Gaussian proposal and its Barker bit, where records are smooth functions of the position.
+
+    Args:
+        step_size: s, where the proposal moves by δ ~ N(0, s²I).
+        lipschitz: L, bound on the gradient g of a record's term, to which g is clipped.
+        smoothness: β, the curvature that is granted: the term is clipped to
+            ``|g·δ| + β‖δ‖²/2``.
+        dim: d, dimensions of the move.
+
+    Privacy: averaged over the proposal, the bound on a record's term is
+        ``sL|Z| + βs²(Z² + C)/2`` with Z standard normal and C ~ χ²(d − 1).
+
+    References:
+        privacy.md section 4, *direction-averaged charge*, general smooth records.
+    """
+
+    step_size: float = attr.ib(validator=POSITIVE, converter=plain)
+    lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
+    smoothness: float = attr.ib(validator=NONNEGATIVE, converter=plain)
+    dim: int = attr.ib(validator=COUNT, converter=python_number)
+
+
+@event
 class MultiCandidateBit(DpEvent):
     """One of several candidates, picked with probability proportional to the target density.
 
@@ -149,7 +174,7 @@ class MinibatchBit(DpEvent):
         Metropolis-Hastings* (2020).
     """
 
-    num_records: int = attr.ib(validator=COUNT)
+    num_records: int = attr.ib(validator=COUNT, converter=python_number)
     lipschitz: float = attr.ib(validator=POSITIVE, converter=plain)
     max_move: float = attr.ib(validator=POSITIVE, converter=plain)
     expected_batch: float = attr.ib(validator=POSITIVE, converter=plain)
@@ -237,7 +262,7 @@ class LangevinLastIterate(DpEvent):
     """
 
     step_size: float = attr.ib(validator=POSITIVE, converter=plain)
-    num_steps: int = attr.ib(validator=COUNT)
+    num_steps: int = attr.ib(validator=COUNT, converter=python_number)
     lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
     strong_convexity: float = attr.ib(validator=NONNEGATIVE, converter=plain)
     smoothness: float = attr.ib(validator=POSITIVE, converter=plain)

@@ -20,6 +20,7 @@ from numpyro_dp.accounting.statements import (
     NoisyBarkerBit,
     PenaltyBit,
     PosteriorDraw,
+    SmoothBarkerBit,
 )
 
 __all__ = ["WORDS", "number"]
@@ -54,6 +55,10 @@ WORDS: dict[type[DpEvent], Callable[..., str]] = {
     ),
     DirectionalBarkerBit: lambda e: (
         f"proposal and Barker bit, step size {number(e.step_size)}, row norm {number(e.row_norm)}"
+    ),
+    SmoothBarkerBit: lambda e: (
+        f"proposal and Barker bit in {e.dim} dimensions, step size {number(e.step_size)}, "
+        f"gradient {number(e.lipschitz)}, curvature {number(e.smoothness)}"
     ),
     MultiCandidateBit: lambda e: f"choice among candidates, range {number(e.log_ratio_range)}",
     MinibatchBit: _minibatch_words,

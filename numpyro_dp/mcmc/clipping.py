@@ -267,10 +267,18 @@ def _moves(bound: BoundMetropolis, key: Any, step: Any, start: dict) -> _Moves:
     return _Moves(*jax.vmap(one)(keys, start))
 
 
+def _projects(bound: BoundMetropolis) -> bool:
+    """Whether rows are projected, and no record's term is cut by itself."""
+    settings = bound.plan.settings
+    return settings.directional and settings.smoothness is None
+
+
 def _fixed_bound(bound: BoundMetropolis) -> float:
     """Bound of every step in nats; for rows that are projected, on their norm."""
     settings = bound.plan.settings
-    if settings.directional:
+    if settings.smoothness is not None:
+        return settings.farthest
+    if _projects(bound):
         return settings.slope / bound.plan.power / recognise(bound.wall).loss().lipschitz
     return settings.bound * (2 if settings.num_candidates > 1 else 1)
 
@@ -285,17 +293,33 @@ def _centred_share(
     def cut(move: _Moves, record: list[Array]) -> Bool[Array, ""]:
         terms = power * jax.vmap(wall.record_log_likelihood, (0, None))(move.points, record)
         rounding = _ROUNDINGS * jnp.finfo(terms.dtype).eps * jnp.max(jnp.abs(terms))
-        within = jnp.max(terms) - jnp.min(terms) <= move.bound * (1 + _SLACK) + rounding
+        most = _allowed(bound, move, record) * (1 + _SLACK)
+        within = jnp.max(terms) - jnp.min(terms) <= most + rounding
         return move.tried & ~within
 
     def centred(record: list[Array]) -> Float[Array, " one"]:
-        if bound.plan.settings.directional:
+        if _projects(bound):
             return _projected(bound, record)[None] - 0.5
         # One move after another: side by side they would hold all records many times over.
         cuts = lax.map(lambda move: cut(move, record), moves)
         return jnp.sum(cuts)[None] / jnp.sum(moves.tried) - 0.5
 
     return mechanism.release(key, centred, list(records))[0] / mechanism.num_records
+
+
+def _allowed(bound: BoundMetropolis, move: _Moves, record: list[Array]) -> Float[Array, ""]:
+    """What the kernel allows a record in a move, in nats."""
+    if bound.plan.settings.smoothness is None:
+        return move.bound
+    here, there = (
+        jax.tree.map(lambda point, side=side: point[side], move.points) for side in (0, 1)
+    )
+    position, unravel = ravel_pytree(here)
+
+    def value(point: Array) -> Float[Array, ""]:
+        return bound.wall.record_log_likelihood(unravel(point), record)
+
+    return bound.allowance(jax.grad(value)(position), ravel_pytree(there)[0] - position)
 
 
 def _projected(bound: BoundMetropolis, record: list[Array]) -> Bool[Array, ""]:

@@ -18,7 +18,7 @@ from numpyro_dp.accounting import Relation
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.glm import recognise
 from numpyro_dp.mcmc.kernel import PrivateKernel
-from numpyro_dp.mcmc.layout import by_coordinate
+from numpyro_dp.mcmc.layout import by_coordinate, dimension
 from numpyro_dp.mcmc.metropolis_plan import Settings, planned
 from numpyro_dp.mcmc.metropolis_step import BoundMetropolis
 from numpyro_dp.mcmc.proposals import Move, RandomWalk, check_public_moves
@@ -27,6 +27,8 @@ from numpyro_dp.model import PrivateModel
 
 __all__ = ["DPFastMH"]
 
+# A slope is a sum of so many products at most, which rounds by less than its margin allows.
+_MOST_DIMENSIONS = 1_000
 _RULES = ("barker", "noisy_barker", "penalty")
 
 
@@ -46,14 +48,19 @@ class DPFastMH(PrivateKernel):
     :param lipschitz: bound C on the norm of one record's gradient of the log likelihood, in
         unconstrained (preconditioned) coordinates: its term is cut to C times the length of a
         move. ``math.inf`` switches privacy off, for tests. Or
+    :param smoothness: with ``lipschitz`` and without ``max_move``: bound β on the norm of one
+        record's Hessian, in unconstrained coordinates. The charge is then averaged over the
+        direction of the move for *any* differentiable model: a record's term is cut to
+        ``|g·δ| + β‖δ‖²/2``, g its gradient at the position clipped to ``lipschitz``, δ the move.
     :param record_bound: a public function of two unconstrained positions (dicts of arrays) that
         bounds the change of one record's log likelihood, in nats. The larger of both orders is
         taken, and terms are cut to it; a run is then metered by a zCDP filter, and moves past its
         allowance are refused unseen.
     :param max_move: the longest move; longer ones are shortened. Needed with ``lipschitz`` unless
-        the model is a generalised linear one with ``acceptance="barker"``, full batches and one
-        candidate: there the charge is averaged over the direction of the move, at no cost in the
-        number of dimensions (``lipschitz`` then bounds the rows, which are projected).
+        ``acceptance="barker"`` decides on full batches with one candidate and the model is a
+        generalised linear one: there the charge is averaged over the direction of the move, at no
+        cost in the number of dimensions (``lipschitz`` then bounds the rows, which are projected);
+        or ``smoothness`` is given.
     :param num_candidates: K > 1 picks among K candidates around a random centre and the current
         position, with probability proportional to the target.
     :param public_moves: involutions of unconstrained positions that leave every record's
@@ -87,9 +94,10 @@ class DPFastMH(PrivateKernel):
     **Privacy.** Released: the position after every step. Mechanism: one accept bit (or choice) a
     step on a sum whose sensitivity is the bound (twice that under replace-one); proposals count as
     released. Events: ``BarkerBit``, ``NoisyBarkerBit``, ``PenaltyBit``, ``MultiCandidateBit``,
-    ``MinibatchBit``, ``DirectionalBarkerBit``, composed over all steps and chains, or ``ZCDpEvent``
-    under the filter, and the total variation of tables. Neither the log ratio nor the batch or its
-    size ever leaves. Mini-batches are stated for a public number of records (not add/remove).
+    ``MinibatchBit``, ``DirectionalBarkerBit``, ``SmoothBarkerBit``, composed over all steps and
+    chains, or ``ZCDpEvent`` under the filter, and the total variation of tables. Neither the log
+    ratio nor the batch or its size ever leaves. Mini-batches are stated for a public number of
+    records (not add/remove).
 
     **References.** Zhang and Zhang, *DP-Fast MH: Private, Fast, and Accurate Metropolis-Hastings
     for Large-Scale Bayesian Inference* (ICML 2023), without its free acceptance branch, its
@@ -115,6 +123,7 @@ class DPFastMH(PrivateKernel):
 
     step_size: float | Callable[[Any], Any]
     lipschitz: float | None = None
+    smoothness: float | None = None
     record_bound: Callable[[dict, dict], Any] | None = None
     max_move: float | None = None
     num_candidates: int = 1
@@ -157,6 +166,7 @@ class DPFastMH(PrivateKernel):
             )
         if self.lipschitz is not None:
             _validate.positive_or_infinite("lipschitz", self.lipschitz)
+        self._check_smoothness()
         if self.record_bound is None:
             if self.rho is not None:
                 raise ValueError("rho= is the total of record_bound=: use privacy= here")
@@ -174,6 +184,16 @@ class DPFastMH(PrivateKernel):
             raise ValueError(
                 "with record_bound= the budget is the filter's total: give likelihood_power= a "
                 "number"
+            )
+
+    def _check_smoothness(self) -> None:
+        if self.smoothness is None:
+            return
+        _validate.nonnegative("smoothness", self.smoothness)
+        if self.lipschitz is None or self.lipschitz == math.inf or self.max_move is not None:
+            raise ValueError(
+                "smoothness= goes with a finite lipschitz= and averages the charge over the "
+                "direction of a move, however long: drop max_move= (or smoothness=)"
             )
 
     def _check_test(self) -> None:
@@ -261,6 +281,7 @@ class DPFastMH(PrivateKernel):
         return Settings(
             acceptance=self.acceptance,
             lipschitz=self.lipschitz,
+            smoothness=self.smoothness,
             record_bound=self.record_bound,
             max_move=self.max_move,
             num_candidates=self.num_candidates,
@@ -270,6 +291,7 @@ class DPFastMH(PrivateKernel):
             rho=self.rho,
             step_size=None if callable(self.step_size) else float(self.step_size),
             directional=directional,
+            dim=dimension(wall),
             num_records=wall.num_records,
             one_by_one=relation == "add_remove",
         )
@@ -293,14 +315,15 @@ class DPFastMH(PrivateKernel):
                 need + "acceptance='barker' on all records, with one candidate, a constant "
                 "step_size and no preconditioner: give max_move="
             )
-        try:
-            loss = recognise(wall).loss()
-        except UnsupportedModelError as error:
+        if dimension(wall) > _MOST_DIMENSIONS:
             raise ValueError(
-                need + f"generalised linear models: give max_move= ({error})"
-            ) from None
-        if not math.isfinite(loss.lipschitz):
-            raise ValueError(need + "losses of bounded slope, which this is not: give max_move=")
+                need + f"at most {_MOST_DIMENSIONS} coordinates, in which the rounding of a "
+                "record's slope is accounted for: give max_move="
+            )
+        if self.smoothness is None:
+            _require_linear(wall, need)
+        else:
+            _require_slopes(wall)
         return True
 
     def _check_batch(self, wall: PrivateModel, relation: Relation) -> None:
@@ -323,6 +346,30 @@ class DPFastMH(PrivateKernel):
                 "mini-batches with record_bound= are charged for acceptance='barker' only: use "
                 "lipschitz= and max_move= for the noisy tests"
             )
+
+
+def _require_linear(wall: PrivateModel, need: str) -> None:
+    """Refuse a model whose records are no functions of a linear predictor with a bounded slope."""
+    other = "give max_move=, or smoothness=, a bound on the curvature of one record"
+    try:
+        loss = recognise(wall).loss()
+    except UnsupportedModelError as error:
+        raise ValueError(need + f"generalised linear models: {other} ({error})") from None
+    if not math.isfinite(loss.lipschitz):
+        raise ValueError(need + "losses of bounded slope, which this is not: give max_move=")
+
+
+def _require_slopes(wall: PrivateModel) -> None:
+    """Refuse a model without gradients while nothing is charged."""
+    z = wall.init(random.key(0))
+    record = wall.dummy_records(random.key(0), 1)
+    try:
+        jax.eval_shape(jax.grad(wall.record_log_likelihood), z, record)
+    except (TypeError, ValueError, NotImplementedError):
+        raise ValueError(
+            "smoothness= needs the gradient of a record's log likelihood, which this model does "
+            "not have (a loop of unknown length, integers?): give max_move= or record_bound="
+        ) from None
 
 
 @lru_cache(maxsize=64)

@@ -17,6 +17,7 @@ from numpyro_dp.accounting.events import (
     MinibatchBit,
     MultiCandidateBit,
     NonPrivateDpEvent,
+    SmoothBarkerBit,
 )
 from numpyro_dp.mcmc.charges import (
     COST_RANGE,
@@ -46,8 +47,9 @@ __all__ = ["Plan", "Settings", "planned"]
 _OVERFLOW = 1e-12
 # Past this many standard deviations a direction-averaged term is cut, which only shortens it.
 _FARTHEST = 9.0
-# Straight pieces of the logistic table, and rounding of a predictor whose row is as long as it may
-# be: (|Z| + e)² ≤ (1 + t)Z² + (1 + 1/t)e² with t = 0.003 and e below 1e-4.
+# Straight pieces of the logistic table, and rounding of a slope as large as it may be:
+# (|Z| + e)² ≤ (1 + t)Z² + (1 + 1/t)e² with t = 0.005 and e below 0.002, which is what a sum of
+# 1,000 products rounds by at most.
 _DIRECTIONAL_MARGIN = 1.005
 # The logistic table again, for a rate and a weight that both follow the term.
 _BATCH_MARGIN = 1.005
@@ -63,6 +65,7 @@ class Settings:
 
     :param acceptance: name of the acceptance test.
     :param lipschitz: bound on one record's gradient, ``None`` where ``record_bound`` is given.
+    :param smoothness: bound on one record's curvature, ``None`` where none is claimed.
     :param record_bound: bound on one record's term, a function of the two positions.
     :param max_move: longest move.
     :param num_candidates: candidates of a step.
@@ -72,12 +75,14 @@ class Settings:
     :param rho: zCDP of the whole run, where a filter meters it.
     :param step_size: of the random walk, where the charge is averaged over directions.
     :param directional: whether it is.
+    :param dim: dimensions of a position.
     :param num_records: records in the data.
     :param one_by_one: whether records are computed one at a time.
     """
 
     acceptance: str
     lipschitz: float | None
+    smoothness: float | None
     record_bound: Callable[[dict, dict], Any] | None
     max_move: float | None
     num_candidates: int
@@ -87,6 +92,7 @@ class Settings:
     rho: float | None
     step_size: float | None
     directional: bool
+    dim: int
     num_records: int
     one_by_one: bool
 
@@ -109,6 +115,17 @@ class Settings:
     def stride(self) -> float:
         """Largest term, in nats, of a record that moves one standard deviation of a step."""
         return self.slope * _known(self.step_size, "step_size")
+
+    @property
+    def bend(self) -> float:
+        """Largest term, in nats, that curvature allows a record in a move of one step size."""
+        curvature = _known(self.power, "likelihood_power") * (self.smoothness or 0.0)
+        return curvature * _known(self.step_size, "step_size") ** 2 / 2
+
+    @property
+    def farthest(self) -> float:
+        """Largest term, in nats, of any record in a move averaged over its direction."""
+        return self.stride * _FARTHEST + self.bend * (_FARTHEST + math.sqrt(self.dim)) ** 2
 
     @property
     def mean_batch(self) -> float:
@@ -228,8 +245,11 @@ def _step_event(settings: Settings) -> DpEvent:
     if not settings.private:
         return NonPrivateDpEvent()
     if settings.directional:
-        step = _known(settings.step_size, "step_size")
-        return DirectionalBarkerBit(step, settings.slope * _DIRECTIONAL_MARGIN)
+        step, slope = _known(settings.step_size, "step_size"), settings.slope * _DIRECTIONAL_MARGIN
+        if settings.smoothness is None:
+            return DirectionalBarkerBit(step, slope)
+        curvature = 2 * settings.bend / step**2 * _DIRECTIONAL_MARGIN
+        return SmoothBarkerBit(step, slope, curvature, settings.dim)
     if settings.num_candidates > 1:
         return MultiCandidateBit(2 * settings.bound)
     if settings.batch_size is None:
@@ -273,7 +293,7 @@ def _plan(settings: Settings, num_steps: int, num_chains: int, overflow: float) 
 def _full_test(settings: Settings) -> tuple[AcceptanceTest, int]:
     """Test and largest integer of a record, for exact sums at a bound fixed in advance."""
     if settings.directional:
-        test: AcceptanceTest = Barker.create(settings.stride * _FARTHEST)
+        test: AcceptanceTest = Barker.create(settings.farthest)
     elif settings.num_candidates > 1:
         test = Barker.create(2 * settings.bound - PICK_MARGIN)
     else:

@@ -171,11 +171,12 @@ class BoundMetropolis(BoundKernel):
         return unravel(jnp.where(tried, points[chosen], position)), allowance
 
     def _change(self, position: Array, move: Array, unravel: Any) -> RecordsChange:
-        return (
-            self._predictor_change(position, move)
-            if self.plan.settings.directional
-            else self._likelihood_change(position, position + move, unravel)
-        )
+        settings = self.plan.settings
+        if not settings.directional:
+            return self._likelihood_change(position, position + move, unravel)
+        if settings.smoothness is None:
+            return self._predictor_change(position, move)
+        return self._smooth_change(position, move, unravel)
 
     def _likelihood_change(self, position: Array, candidate: Array, unravel: Any) -> RecordsChange:
         def value(z: dict, record: list) -> Float[Array, ""]:
@@ -210,6 +211,35 @@ class BoundMetropolis(BoundKernel):
             return power * jnp.clip(there - here, -most, most), there
 
         return RecordsChange(lambda record: value(position, glm.clipped(record, row_norm)), step)
+
+    def _smooth_change(self, position: Array, move: Array, unravel: Any) -> RecordsChange:
+        """The change of a smooth function, within that of its clipped gradient and a curvature."""
+        power = self.plan.power
+
+        def value(point: Array, record: list) -> Float[Array, ""]:
+            return self.wall.record_log_likelihood(unravel(point), record)
+
+        def step(record: list, here: Float[Array, ""]) -> tuple[Array, Array]:
+            there = value(position + move, record)
+            most = self.allowance(jax.grad(value)(position, record), move)
+            return jnp.clip(power * (there - here), -most, most), there
+
+        return RecordsChange(partial(value, position), step)
+
+    def allowance(
+        self, gradient: Float[Array, " dim"], move: Float[Array, " dim"]
+    ) -> Float[Array, ""]:
+        """The largest term, in nats, that a smooth record is allowed in a move.
+
+        The move is the normal vector as drawn, see :meth:`_predictor_change`.
+        """
+        settings = self.plan.settings
+        lipschitz = settings.slope / self.plan.power
+        length = jnp.maximum(jnp.linalg.norm(gradient), 1e-30)
+        clipped = gradient * jnp.minimum(1, lipschitz / length)
+        along = jnp.matmul(clipped, move, precision=lax.Precision.HIGHEST)
+        bend = self.plan.power * (settings.smoothness or 0.0)
+        return self.plan.power * jnp.abs(along) + bend / 2 * jnp.sum(move**2)
 
     def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
         return self.plan.charge.event(num_steps, start=start, num_chains=num_chains)
@@ -251,7 +281,8 @@ class BoundMetropolis(BoundKernel):
         if isinstance(self.plan.charge, FilteredCharge):
             return self.plan.charge.largest * self.plan.charge.unit
         if settings.directional:
-            return settings.stride
+            # In a move as long as moves are on average, along the record's gradient.
+            return settings.stride + settings.bend * settings.dim
         return settings.bound
 
     def _charge_in_words(self) -> str:

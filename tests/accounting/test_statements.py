@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.special import expit
-from scipy.stats import norm, poisson
+from scipy.stats import chi2, norm, poisson
 
 from numpyro_dp.accounting import Accountant, Budget, largest, privacy_curve
 from numpyro_dp.accounting.bits import BatchBit, NoisyBarker, Penalty, Ranged
@@ -31,6 +31,7 @@ from numpyro_dp.accounting.events import (
     PosteriorDraw,
     PureObjectivePerturbationRelease,
     SelfComposedDpEvent,
+    SmoothBarkerBit,
     TotalVariation,
     ZCDpEvent,
     describe,
@@ -39,12 +40,14 @@ from numpyro_dp.accounting.events import (
 )
 from numpyro_dp.accounting.loss import gaussian_delta
 from numpyro_dp.accounting.renyi import ORDERS
+from numpyro_dp.accounting.smooth import SmoothBit
 
 EVENTS = [
     BarkerBit(0.05),
     NoisyBarkerBit(0.05, 1.5),
     PenaltyBit(0.05, 1.5),
     DirectionalBarkerBit(0.05, 1.0),
+    SmoothBarkerBit(0.05, 1.0, 4.0, 5),
     MultiCandidateBit(0.05),
     MinibatchBit(1000, 1.0, 0.02, 200.0, "barker"),
     MinibatchBit(1000, 1.0, 0.02, 200.0, "penalty", 1.0),
@@ -214,6 +217,72 @@ def test_directional_bit_covers_records_in_any_two_directions(scale):
             lost = np.expm1(np.minimum(epsilon - widths, 0) / 2) ** 2 / -np.expm1(-widths)
             truth = mass @ lost if lost.ndim == 1 else mass @ lost @ mass
             assert truth <= curve.delta(epsilon) <= max(1.3 * truth, 0.98)
+
+
+def bit_delta(log_ratios, terms, epsilon):
+    """Return the worse order's hockey-stick divergence of bits, without and with a record."""
+    found = []
+    for one, other in ((log_ratios, log_ratios + terms), (log_ratios + terms, log_ratios)):
+        grown = math.exp(epsilon)
+        up = np.maximum(expit(one) - grown * expit(other), 0)
+        down = np.maximum(expit(-one) - grown * expit(-other), 0)
+        found.append(up + down)
+    return found
+
+
+@pytest.mark.parametrize(("slope", "curvature"), [(0.3, 0.2), (0.0, 0.5), (0.5, 0.02)])
+def test_smooth_bit_bounds_records_that_are_quadratic(slope, curvature):
+    # In two dimensions, by quadrature over the move; at each the least favourable log ratio.
+    node, weight = np.polynomial.hermite_e.hermegauss(80)
+    mass = np.outer(weight, weight) / (2 * math.pi)
+    squares = np.add.outer(node**2, node**2)
+    curve = privacy_curve(SmoothBarkerBit(1.0, slope, curvature, 2))
+    for sign in (1.0, -1.0):
+        terms = slope * node[:, None] + sign * curvature / 2 * squares
+        for epsilon in (0.0, 0.1, 0.5):
+            worst = np.max(
+                [bit_delta(-terms / 2 + shift, terms, epsilon) for shift in np.linspace(-2, 2, 41)],
+                axis=0,
+            )
+            assert max((order * mass).sum() for order in worst) <= curve.delta(epsilon)
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+def test_smooth_bit_is_near_the_average_over_its_width(relation):
+    slope, curvature = 0.3, 0.4
+    widths = [slope * abs(z) + curvature * z**2 / 2 for z in np.linspace(-9, 9, 40_001)]
+    # The worst of two records moves in the same way and against the first.
+    widths = np.maximum(np.array(widths) * (2 if relation == "replace_one" else 1), 1e-300)
+    mass = norm.pdf(np.linspace(-9, 9, 40_001)) * 18 / 40_000
+    curve = privacy_curve(SmoothBarkerBit(1.0, slope, curvature, 1), relation)
+    for epsilon in (0.0, 0.1, 0.5, 1.0):
+        lost = np.expm1(np.minimum(epsilon - widths, 0) / 2) ** 2 / -np.expm1(-widths)
+        assert mass @ lost <= curve.delta(epsilon) <= 1.35 * (mass @ lost)
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+def test_smooth_bits_without_curvature_cost_what_directional_ones_do(relation):
+    def cost(event):
+        return privacy_curve(SelfComposedDpEvent(event, 1000), relation).epsilon(1e-5)
+
+    straight = cost(DirectionalBarkerBit(0.1, 1.0))
+    assert straight <= cost(SmoothBarkerBit(0.1, 1.0, 0.0, 50)) <= 1.06 * straight
+
+
+def test_smooth_divergences_are_those_of_the_width():
+    # Where W is a multiple of a chi-squared variable: E exp(λ·min(αW²/8, W)) by quadrature.
+    bit = SmoothBit(0.0, 0.2, 4, False)
+    found = bit.renyi()
+    assert found[300] == math.inf
+    for place in (150, 190):
+        order = ORDERS[place]
+
+        def one(x, order=order):
+            width = 0.1 * x
+            return math.exp((order - 1) * min(order * width**2 / 8, width)) * chi2.pdf(x, 4)
+
+        truth = math.log(quad(one, 0, 200, limit=400)[0]) / (order - 1)
+        assert truth <= found[place] <= 1.02 * truth
 
 
 def interleaved(order, epsilon, loss=0.0):

@@ -1,0 +1,151 @@
+"""What is proved about a Barker bit with a Gaussian proposal where records are smooth.
+
+A record whose log likelihood has a gradient of at most L and a Hessian of at most β in norm changes
+by at most |g·δ| + β‖δ‖²/2 in a move δ (Taylor). For δ ~ N(0, s²I) in d dimensions, and whatever the
+direction of g, this is at most a width W = sL|Z| + βs²(Z² + C)/2, with Z standard normal and
+C ~ χ²(d − 1) independent of it. Given δ, which is free of data, the bit is a Barker bit of bound W,
+so the profile of one step is the average over W of that of the bit. A record that is replaced by
+another counts as removed and added: δ(ε) is at most (1 + e^{ε/2}) times the former δ at ε/2, and
+Rényi divergences obey the weak triangle inequality (Mironov, 2017, Proposition 11).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy.special import logsumexp, ndtr
+from scipy.stats import chi2
+
+from numpyro_dp.accounting.bounds import UP, Bound, Pieces
+from numpyro_dp.accounting.directional import averaged
+from numpyro_dp.accounting.profiles import FARTHEST, Profile
+from numpyro_dp.accounting.renyi import ORDERS, Array
+
+__all__ = ["SmoothBit"]
+
+_CELLS = 4000
+# Beyond these the chance is below 1e-21, and counted in full.
+_SIDE, _TAIL = 9.8, 1e-22
+
+
+@dataclass(frozen=True)
+class SmoothBit(Bound):
+    """Proposal and Barker bit; a record's term is at most W in either direction.
+
+    Args:
+        slope: sL.
+        curvature: βs².
+        dim: d, the dimensions of the move.
+        replaced: whether a record is replaced by another, or by a null record.
+
+    References: privacy.md section 4, *direction-averaged charge*, general smooth records.
+    """
+
+    slope: float
+    curvature: float
+    dim: int
+    replaced: bool
+
+    @property
+    def _profile(self) -> "SmoothProfile":
+        return SmoothProfile(self.slope, self.curvature, self.dim, self.replaced)
+
+    @property
+    def variance(self) -> float:
+        return self._profile.variance
+
+    def renyi(self) -> Array:
+        """log E e^{(α − 1)·min(αW²/8, W)} / (α − 1), by way of the null record if replaced."""
+        if not self.replaced:
+            return self._renyi_at(ORDERS)
+        share = (ORDERS - 0.5) / (ORDERS - 1)
+        return share * self._renyi_at(2 * ORDERS) + self._renyi_at(2 * ORDERS - 1)
+
+    def _renyi_at(self, orders: Array) -> Array:
+        edges, mass, _ = _widths(self.slope, self.curvature, self.dim)
+        less, width = (orders - 1)[:, None], edges[1:]
+        exponents = less * np.minimum(orders[:, None] * width**2 / 8, width)
+        with np.errstate(divide="ignore"):
+            within = logsumexp(exponents + np.log(mass[:, 0]), axis=1)
+            return np.logaddexp(within, self._log_tail(orders - 1, edges[-1])) / (orders - 1) * UP
+
+    def _log_tail(self, rate: Array, last: float) -> Array:
+        """Chernoff's bound on log E e^{rate·W} over widths beyond the last one."""
+        half = self.curvature / 2
+        # Steeper and steeper tilts, up to where the expectation is infinite.
+        room = 1 / (2 * half) - rate if half else np.full_like(rate, math.inf)
+        tilts = np.geomspace(1e-3, 1.0, 40)
+        steep = 10 * _SIDE / self.slope if self.slope else math.inf
+        tilt = np.multiply.outer(np.maximum(np.minimum(room * 0.999, steep), 0.0), tilts)
+        left = 1 - 2 * half * (rate[:, None] + tilt)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            moment = (
+                math.log(2)
+                + (rate[:, None] + tilt) ** 2 * self.slope**2 / (2 * left)
+                - self.dim / 2 * np.log(left)
+            )
+        found = np.where((left > 0) & (tilt > 0), moment - tilt * last, math.inf)
+        return found.min(axis=1)
+
+    def pieces(self, count: int) -> Pieces:
+        """The average of Barker profiles."""
+        return ((self._profile, count),)
+
+    def delta(self, epsilon: float) -> float:
+        """The average of Barker profiles."""
+        return float(self._profile.deltas(np.array([epsilon]))[0][0])
+
+
+@dataclass(frozen=True)
+class SmoothProfile(Profile):
+    """The average over the proposal of the profile of a Barker bit."""
+
+    slope: float
+    curvature: float
+    dim: int
+    replaced: bool
+
+    @property
+    def variance(self) -> float:
+        """About that of losses uniform over the range."""
+        typical = self.slope + self.curvature * self.dim / 2
+        return (typical * (2 if self.replaced else 1)) ** 2 / 3
+
+    @property
+    def largest(self) -> float:
+        """Where the width is beyond reach."""
+        edges, _, _ = _widths(self.slope, self.curvature, self.dim)
+        return min(float(edges[-1]) * (2 if self.replaced else 1), FARTHEST)
+
+    def deltas(self, epsilons: Array) -> tuple[Array, ...]:
+        """Return the average over cells of the width, each at its upper, worst edge."""
+        edges, mass, beyond = _widths(self.slope, self.curvature, self.dim)
+        if not self.replaced:
+            return (averaged(epsilons, self.largest, edges[1:], mass, beyond),)
+        half = averaged(epsilons / 2, self.largest, edges[1:], mass, beyond)
+        return (np.minimum((1 + np.exp(epsilons / 2)) * half * UP, 1.0),)
+
+
+@cache
+def _widths(slope: float, curvature: float, dim: int) -> tuple[Array, Array, Array]:
+    """Return edges of cells of the width, their chances as a column, and the chance beyond."""
+    half = curvature / 2
+    if dim > 1:
+        across = chi2(dim - 1)
+        sides = np.linspace(across.ppf(_TAIL), across.isf(_TAIL), _CELLS + 1)
+        # Each cell stands at its upper edge, what lies below the first one in the first cell.
+        chances = -np.diff(across.sf(sides))
+        chances[0] += across.cdf(sides[0])
+        offsets, lost = half * sides[1:], float(across.sf(sides[-1]))
+    else:
+        offsets, chances, lost = np.zeros(1), np.ones(1), 0.0
+    edges = np.linspace(0.0, slope * _SIDE + half * _SIDE**2 + offsets[-1], _CELLS + 1)
+    beyond = np.full_like(edges, lost)
+    for offset, chance in zip(offsets, chances, strict=True):
+        rest = np.maximum(edges - offset, 0.0)
+        # Where sL|Z| + βs²Z²/2 reaches what is left; 0 where C alone is past the edge.
+        root = np.maximum(slope + np.sqrt(slope**2 + 4 * half * rest), 1e-300)
+        beyond += chance * 2 * ndtr(-2 * rest / root)
+    beyond = np.minimum(beyond, 1.0)
+    return edges, -np.diff(beyond)[:, None], beyond[-1:]
