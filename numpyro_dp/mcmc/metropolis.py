@@ -352,11 +352,19 @@ def _require_linear(wall: PrivateModel, need: str) -> None:
     """Refuse a model whose records are no functions of a linear predictor with a bounded slope."""
     other = "give max_move=, or smoothness=, a bound on the curvature of one record"
     try:
-        loss = recognise(wall).loss()
+        glm = recognise(wall)
     except UnsupportedModelError as error:
         raise ValueError(need + f"generalised linear models: {other} ({error})") from None
-    if not math.isfinite(loss.lipschitz):
-        raise ValueError(need + "losses of bounded slope, which this is not: give max_move=")
+    try:
+        slope = glm.loss().lipschitz
+    except UnsupportedModelError:
+        # What it asks for instead, bounds on predictors or counts, are options of other kernels.
+        slope = math.inf
+    if not math.isfinite(slope):
+        raise ValueError(
+            need + f"losses of bounded slope, which the {glm.family} one of site `{glm.site}` is "
+            f"not: {other}"
+        )
 
 
 def _require_slopes(wall: PrivateModel) -> None:
