@@ -228,7 +228,10 @@ class PrivateKernel(MCMCKernel):
     @staticmethod
     def _check_init_kernel(first: Any) -> None:
         if not isinstance(first, PrivateKernel):
-            raise ValueError(f"init_kernel must be a numpyro_dp kernel, got {type(first).__name__}")
+            raise ValueError(
+                f"init_kernel must be a numpyro_dp kernel, got {type(first).__name__}: run an "
+                "estimator before, on the same accountant, and pass its result by init_params="
+            )
         if first.accountant is not None or first.init_kernel is not None:
             raise ValueError(
                 "init_kernel takes neither an accountant nor an init_kernel of its own: both "

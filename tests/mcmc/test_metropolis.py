@@ -1,6 +1,8 @@
 """DP-Fast MH: what a run costs, what it refuses, and that its filter and moves do what they say."""
 
 import math
+import re
+from dataclasses import fields
 
 import jax
 import jax.numpy as jnp
@@ -287,3 +289,35 @@ def test_presets_are_what_they_say():
         ndp.DPBarkerMH(logistic, acceptance="penalty", noise_scale=1.0, **FIXED)
     with pytest.raises(ValueError, match="every record in every step"):
         ndp.DPBarkerMH(logistic, batch_size=10, **FIXED)
+
+
+def rates(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[-1]]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+
+def regression(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[-1]]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, 1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "outcome", "family"),
+    [(rates, np.int32, "poisson"), (regression, np.float32, "normal")],
+)
+def test_a_loss_of_unbounded_slope_is_refused_with_options_that_this_kernel_has(
+    model, outcome, family
+):
+    data = np.zeros((20, 2), np.float32), np.zeros(20, outcome)
+    with pytest.raises(ValueError, match=f"the {family} one of site `y` is not") as refused:
+        bound(data, model=model, step_size=0.1, lipschitz=1.0)
+    options = {f"{option.name}=" for option in fields(ndp.DPFastMH)}
+    assert {"max_move=", "smoothness="} <= set(re.findall(r"\w+=", str(refused.value))) <= options
+
+
+def test_an_estimator_as_a_start_is_refused_with_the_way_that_there_is():
+    mode = ndp.ObjectivePerturbation(logistic, row_norm=2.0, privacy=BUDGET)
+    with pytest.raises(ValueError, match="on the same accountant, and pass its result by init_par"):
+        ndp.DPFastMH(logistic, init_kernel=mode, **FIXED)
