@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
@@ -27,7 +28,13 @@ from numpyro_dp.svi.fit import Carry, Fit, run_steps, trace_steps
 from numpyro_dp.svi.metered import MeteredSVI
 from numpyro_dp.svi.plan import Plan
 from numpyro_dp.svi.progress import steps_bar
-from numpyro_dp.svi.report import GIVEN_PARAMS, GIVEN_STATE, build_report, resolution_notes
+from numpyro_dp.svi.report import (
+    GIVEN_PARAMS,
+    GIVEN_STATE,
+    build_report,
+    resolution_notes,
+    unresolved_matrix,
+)
 from numpyro_dp.svi.result import DPSVIRunResult
 from numpyro_dp.svi.settings import Settings
 from numpyro_dp.svi.start import fresh_state, resumed_state
@@ -241,6 +248,8 @@ class DPSVI(MeteredSVI):
         :raises BudgetExceededError: the accountant refuses; nothing was charged.
         :raises UnsupportedModelError: model or guide cannot be split into records.
         :raises ValueError: an argument is out of range, or of the wrong kind.
+
+        Warns, before the charge, of a full-rank guide or a flow whose matrix drowns in the noise.
         """
         refuse_traced("DPSVI.run", rng_key, args, kwargs, init_state, init_params)
         if stable_update or forward_mode_differentiation:
@@ -252,6 +261,10 @@ class DPSVI(MeteredSVI):
         with self._account.alone():
             given = (rng_key, num_steps, args, kwargs, init_state, init_params)
             ready = unnumbered(self._account.private_size, self._readied, *given)
+            # While nothing is spent yet: whoever turns warnings into errors keeps the budget.
+            unresolved = unresolved_matrix(self.guide, ready.plan, num_steps)
+            if unresolved is not None:
+                warnings.warn(unresolved, stacklevel=2)
             return self._charge_and_run(ready, num_steps, progress_bar)
 
     def _readied(

@@ -13,7 +13,13 @@ from numpyro_dp.mechanisms.wording import arithmetic, sampler
 from numpyro_dp.svi.plan import Plan
 from numpyro_dp.variational import VariationalModel
 
-__all__ = ["GIVEN_PARAMS", "GIVEN_STATE", "build_report", "resolution_notes"]
+__all__ = [
+    "GIVEN_PARAMS",
+    "GIVEN_STATE",
+    "build_report",
+    "resolution_notes",
+    "unresolved_matrix",
+]
 
 GIVEN_PARAMS = "the starting values given as init_params"
 GIVEN_STATE = (
@@ -54,15 +60,24 @@ def resolution_notes(
             f"noise of standard deviation {sd / mechanism.sampling_rate:.3g} beside what "
             "the guide's draws add."
         )
+    unresolved = unresolved_matrix(guide, plan, num_steps)
+    return (*notes, *(() if unresolved is None else (unresolved,)))
+
+
+def unresolved_matrix(guide: Any, plan: Plan, num_steps: int) -> str | None:
+    """What to say of a full-rank guide whose matrix drowns in noise; from public values alone."""
+    mechanism = plan.gradient
+    if not isinstance(guide, _MATRICES) or not mechanism.is_private:
+        return None
     # A log scale's gradient comes to at most 1, in nats, whatever the number of records.
     noise = float(mechanism.noise_sd()) / mechanism.sampling_rate / num_steps**0.5
-    if isinstance(guide, _MATRICES) and noise > 1:
-        notes.append(
-            f"{type(guide).__name__} learns its matrix from gradients of about 1, in which privacy "
-            f"leaves noise of {noise:.3g} over all steps: the matrix is not resolved, and the "
-            "noise in it harms the location too. Use AutoNormal with scale='curvature'."
-        )
-    return tuple(notes)
+    if noise <= 1:
+        return None
+    return (
+        f"{type(guide).__name__} learns its matrix from gradients of about 1, in which privacy "
+        f"leaves noise of {noise:.3g} over all steps: the matrix is not resolved, and the "
+        "noise in it harms the location too. Use AutoNormal with scale='curvature'."
+    )
 
 
 def build_report(

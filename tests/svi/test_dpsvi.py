@@ -284,6 +284,15 @@ def test_matrices_that_noise_drowns_are_said_to_be():
     assert not any("not resolved" in note for note in notes(1.3))
 
 
+def test_matrices_that_noise_drowns_are_warned_of_before_the_charge(data):
+    broke = ndp.Accountant(ndp.Budget(0.01, 1e-5))
+    made = svi(guide=AutoMultivariateNormal, noise_multiplier=3.0, accountant=broke)
+    words = "AutoMultivariateNormal .* noise of 2.12 .* not resolved"
+    with pytest.warns(UserWarning, match=words) as caught, pytest.raises(ndp.BudgetExceededError):
+        made.run(KEY, 2, *data, progress_bar=False)
+    assert [each.filename for each in caught] == [__file__]
+
+
 def test_private_sizes_need_a_rate_and_a_bound(data):
     def accountant():
         return ndp.Accountant(relation="add_remove")
@@ -309,7 +318,8 @@ def test_the_clip_is_centred_where_outcomes_can_be_listed(data):
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", [AutoIAFNormal, AutoBNAFNormal])
 def test_flows_run_and_are_said_to_be_drowned(data, guide):
-    result = run(svi(guide=guide, noise_multiplier=50.0), data, steps=2)
+    with pytest.warns(UserWarning, match="not resolved"):
+        result = run(svi(guide=guide, noise_multiplier=50.0), data, steps=2)
     assert result.get_samples(num_samples=3)["w"].shape == (3, 3)
     assert any("not resolved" in note for note in result.privacy.notes)
 
