@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax import random
 
+from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.diagnostics.dress_rehearsal import DressRehearsal
@@ -80,7 +81,8 @@ class Subject:
 
         Each release adds E[K²]/(2·nm²) at most to their relative entropy, K records being in its
         batch, whatever came before: a mixture of normals that are K bounds apart. Pinsker's
-        inequality makes a total variation of the sum.
+        inequality makes a total variation of the sum, and what the machine's noise and batches
+        differ by from the ideal ones is added.
         """
         if self.started:
             return 1.0
@@ -90,7 +92,9 @@ class Subject:
         if self.losses is not None:
             releases.append((self.losses.private_sum, self.losses.count(self.num_steps)))
         squares = sum(count * _squared_shift(each) for each, count in releases)
-        return min(math.sqrt(squares) / 2, 1.0)
+        # Either run is as far as this from the ideal one that the divergence is about.
+        tables = sum(count * each.tv_per_step for each, count in releases)
+        return min(math.sqrt(squares) / 2 + 2 * tables, 1.0)
 
     @property
     def num_records(self) -> int:
@@ -155,21 +159,24 @@ def _of_kernel(
         kernel = replace(kernel, model=kernel.user_model, privacy=privacy, **noise)
     relation, plate = kernel.relation, kernel.data_plate
     private_size = relation == "add_remove"
-    wall = private_model(
-        kernel.user_model, shapes, named, data_plate=plate, private_size=private_size
-    )
     steps = num_steps * kernel.steps_per_sample * num_chains
-    bound = kernel.bind(
-        wall, num_steps=steps, relation=relation, delta=kernel.delta, num_chains=num_chains
-    )
+
+    def settled() -> tuple[PrivateModel, Any, dict[str, Any]]:
+        wall = private_model(
+            kernel.user_model, shapes, named, data_plate=plate, private_size=private_size
+        )
+        bound = kernel.bind(
+            wall, num_steps=steps, relation=relation, delta=kernel.delta, num_chains=num_chains
+        )
+        return wall, bound, starting_positions(wall, kernel.init_strategy, random.key(0), None, 1)
+
+    wall, bound, start = unnumbered(private_size, settled)
     name = type(kernel).__name__
     mechanism = getattr(bound, "private_sum", None)
     if mechanism is None:
         cost = bound.event(steps, num_chains=num_chains)
         raise _cost_alone(name, cost, steps, relation, kernel.delta)
     mechanism = _require_noise(name, mechanism)
-    key = random.key(0)
-    start = starting_positions(wall, kernel.init_strategy, key, None, 1)
     step = getattr(kernel, "step_size", None)
     return Subject(
         name=name,

@@ -162,14 +162,19 @@ def test_records_as_a_list_are_refused_without_the_number(data):
     refused(ndp.UnsupportedModelError, x, y.tolist())
 
 
-@pytest.mark.parametrize("driver", ["numpyro_dp", "numpyro"])
+@pytest.mark.parametrize("driver", ["numpyro_dp", "numpyro", "plan"])
 def test_a_start_that_does_not_fit_is_refused_without_the_number(driver, data):
     strategy = init_to_value(values={"w": np.zeros(3, np.float32)})
     changed = kernel(init_strategy=strategy, num_steps=6)
     options = {**OPTIONS, "chain_method": "vectorized"}
-    mcmc = {"numpyro_dp": ndp.MCMC, "numpyro": numpyro.infer.MCMC}[driver](changed, **options)
+    key = jax.random.key(0)
+    calls = {
+        "numpyro_dp": lambda: ndp.MCMC(changed, **options).run(key, *data),
+        "numpyro": lambda: numpyro.infer.MCMC(changed, **options).run(key, *data),
+        "plan": lambda: ndp.plan(changed, *data, num_steps=6),
+    }
     with pytest.raises(ValueError, match="shape") as caught:
-        mcmc.run(jax.random.key(0), *data)
+        calls[driver]()
     assert not NUMBER.search(str(caught.value)), str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
