@@ -142,6 +142,23 @@ def bound_to(guide, arguments, noise=2.0, steps=None):
 DESIGNS = ("full", "diagonal", "paper")
 
 
+@pytest.mark.parametrize("design", DESIGNS)
+def test_a_negative_count_adds_what_none_at_all_would(x, design):
+    y = np.array([-1000, 0, 3] * (N // 3))
+    guide = ndp.guides.PolyaGammaGuide(counts, row_norm=2.0, design=design, max_count=20.0)
+    programme, plan, records = bound_to(guide, (x, y))
+    state = programme.start(jax.random.key(0))
+    rows = [*(jnp.repeat(array[:1], 3, axis=0) for array in records[:-1]), records[-1][:3]]
+    told = False
+    for phase, each in enumerate(plan.sums):
+        one = jax.vmap(lambda *row, p=phase: programme.statistic(p, state, [r[None] for r in row]))
+        below, none, some = np.asarray(one(*rows))
+        np.testing.assert_array_equal(below, none)
+        assert np.linalg.norm(below) <= each.clip_norm * (1 + 1e-5)
+        told |= bool(np.any(none != some))
+    assert told, "no phase reads the count"
+
+
 @pytest.fixture(scope="module")
 def bound(x, y):
     return {
@@ -395,6 +412,12 @@ def gamma_coefficient(x, y):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w + jnp.log(b)), obs=y)
 
 
+def squared(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=(x @ w) ** 2), obs=y)
+
+
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
@@ -403,6 +426,7 @@ def gamma_coefficient(x, y):
         pytest.param(
             gamma_coefficient, {}, "site `y` is not provably linear", marks=pytest.mark.slow
         ),
+        (squared, {}, "site `y` is not provably linear.*; DPSVI, which clips"),
         (no_intercept, {"centre": True}, "needs an intercept.*add a latent"),
         pytest.param(
             counts, {}, "site `y` has no bounded gradient: give max_count=", marks=pytest.mark.slow

@@ -71,7 +71,8 @@ class PolyaGammaGuide(StatisticsGuide):
     :param intercept: place of the coefficient (in the flat vector of all, sites in order of their
         names) whose column holds ones. Default: a coefficient that the model itself adds.
     :param max_trials: public bound on the trials of binomial outcomes that are no constant.
-    :param max_count: public bound on the counts of negative binomial outcomes.
+    :param max_count: public bound on the counts of negative binomial outcomes, which are cut to
+        ``[0, max_count]``: a count below 0 adds what a count of 0 would.
     :param data_plate: name of the private plate, when several enclose the observations.
     :raises ValueError: for arguments out of range.
 
