@@ -52,20 +52,17 @@ def newsgroups(folder: Path) -> Task:
     return Task(*parts, vocabulary=found["vocab"])
 
 
-def generated(folder: Path, num_documents: int, num_topics: int, noise_factor: float) -> Task:
-    """Documents of a model fitted to 20 Newsgroups; the generator is remade at every run."""
-    real = newsgroups(folder)
+def generated(
+    real: Task, num_documents: int, num_tests: int, num_topics: int, noise_factor: float
+) -> Task:
+    """Documents of a model fitted to real ones; the generator is remade at every run."""
     most = Documents(*(array[:, :GENERATOR_PLACES] for array in real.train))
     topics = fitted(most, num_topics, len(real.vocabulary), SEED_OF_CORPUS, rounds=15, inner=8)
     draw = np.random.default_rng(SEED_OF_CORPUS)
     train = drawn(draw, topics, num_documents)
-    halves = [drawn(draw, topics, 2_000, mixtures) for mixtures in _twice(draw, num_topics)]
+    mixtures = draw.dirichlet(np.full(num_topics, ALPHA), num_tests)
+    halves = [drawn(draw, topics, num_tests, mixtures) for _ in range(2)]
     return Task(train, *halves, vocabulary=real.vocabulary, noise_factor=noise_factor)
-
-
-def _twice(draw: np.random.Generator, num_topics: int) -> list[np.ndarray]:
-    mixtures = draw.dirichlet(np.full(num_topics, ALPHA), 2_000)
-    return [mixtures, mixtures]
 
 
 def drawn(
