@@ -304,7 +304,7 @@ def test_what_cannot_be_planned_is_refused():
     with pytest.raises(ValueError, match="num_steps"):
         ndp.plan(kernel(), *SHAPES, num_steps=0)
     off = kernel(noise_multiplier=0, clip_norm=float("inf"))
-    with pytest.raises(ValueError, match="without noise, .*give privacy="):
+    with pytest.raises(ValueError, match=r"without noise, .*give privacy="):
         ndp.plan(off, *SHAPES, num_steps=10)
 
 
