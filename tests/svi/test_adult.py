@@ -10,20 +10,37 @@ pytestmark = pytest.mark.slow
 _SCRIPT = Path(__file__).parents[2] / "examples" / "reproduce" / "vips.py"
 
 
-def test_small_mode_beats_the_majority_within_its_ledger(data_folder, capsys, monkeypatch):
+def points(folder, capsys, monkeypatch, *options):
+    """What the script prints in its small mode."""
     monkeypatch.syspath_prepend(_SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("vips", _SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    script.main([str(data_folder), "--small", "--epsilon", "1", "--guide", "delta", "normal"])
-    points = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [point["guide"] for point in points] == ["delta", "normal"]
-    for point in points:
+    script.main([str(folder), "--small", *options])
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_small_mode_beats_the_majority_within_its_ledger(data_folder, capsys, monkeypatch):
+    guides = ["delta", "normal"]
+    found = points(data_folder, capsys, monkeypatch, "--epsilon", "1", "--guide", *guides)
+    assert [point["guide"] for point in found] == guides
+    for point in found:
         # 1,018 test rows: a coin's AUC is .5 with a standard error of .02.
         assert point["spent"] <= 1.0
         assert point["auc"] > 0.75
+
+
+def test_small_modes_of_other_tasks_stay_within_their_ledger(data_folder, capsys, monkeypatch):
+    tasks = ["abalone", "readmitted_any"]
+    found = points(data_folder, capsys, monkeypatch, "--epsilon", "8", "--task", *tasks)
+    assert [point["task"] for point in found] == tasks
+    for point in found:
+        assert point["spent"] <= 8.0
+        assert 0 < point["log_loss"] < 10
+    # 53 test rows: a coin's AUC is .5 with a standard error of .08.
+    assert found[0]["auc"] > 0.7
 
 
 def test_other_tasks_have_the_columns_that_are_said(data_folder, monkeypatch):

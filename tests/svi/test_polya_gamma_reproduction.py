@@ -31,3 +31,14 @@ def test_small_modes(data_folder, capsys, script):
     assert scored["auc"] > 0.7
     assert covered["covered"] > 0.5
     assert covered["width"] > 1.0
+
+
+def test_small_modes_of_other_data(data_folder, capsys, script):
+    names = ["abalone", "readmitted_any"]
+    script.main([str(data_folder), "--small", "--data", *names, "--epsilon", "8"])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [point["data"] for point in found] == names
+    assert all(point["spent"] <= 8.0 for point in found)
+    assert all(0 < point["log_loss"] < 10 for point in found)
+    # 53 test rows: a coin's AUC is .5 with a standard error of .08.
+    assert found[0]["auc"] > 0.7
