@@ -264,11 +264,17 @@ CHI_STEPS, CHI_STEP_SIZE = 2_000, 0.3
 LONGEST = CHI_STEP_SIZE * 50**0.5
 
 
+def mean_batch(power: float, chi: float, num_records: int) -> float:
+    """Rows have norm 1, so a record's term is power · LONGEST."""
+    # χ = 1 is the least there is: rounded below it, a batch would be refused.
+    return (1 + chi) * num_records * power * LONGEST * (1 + 1e-9)
+
+
 def accept_bit(power: float, chi: float | None, num_records: int) -> DpEvent:
-    """One step at a likelihood power; rows have norm 1, so a record's term is power · LONGEST."""
+    """One step at a likelihood power."""
     if chi is None:
         return BarkerBit(power * LONGEST)
-    batch = (1 + chi) * num_records * power * LONGEST
+    batch = mean_batch(power, chi, num_records)
     return MinibatchBit(num_records, power, LONGEST, batch, "barker", 0.0)
 
 
@@ -286,7 +292,7 @@ def run_chi(data: Any, epsilon: float, chi: float | None, steps: int, seed: int)
         lipschitz=1.0,
         max_move=LONGEST,
         likelihood_power=power,
-        batch_size=None if chi is None else (1 + chi) * size * power * LONGEST,
+        batch_size=None if chi is None else mean_batch(power, chi, size),
         accountant=ndp.Accountant(budget),
     )
     mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=steps, progress_bar=False)
