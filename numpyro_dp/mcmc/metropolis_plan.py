@@ -310,6 +310,8 @@ def _batched(settings: Settings, overflow: float) -> Plan:
     log_ratio = PoissonBatch.create(
         settings.num_records, settings.mean_batch, overflow, test.grid, test.largest
     )
+    # A batch that is too small is refused by the bound itself, which is what the charge looks at.
+    log_ratio.limit(settings.bound)
     limit = log_ratio.limit(settings.bound / margin)
     charge = FixedCharge(limit, _step_event(settings), test.tv + log_ratio.tv)
     return Plan(test, log_ratio, charge, _known(settings.power, "likelihood_power"), settings)

@@ -52,6 +52,11 @@ _BATCHES = {"step_size": 0.3, "lipschitz": 1.25, "max_move": 0.4, "batch_size": 
 KERNELS = {
     "DPFastMH": Entry(ndp.DPFastMH, _WALK, {"likelihood_power": None}),
     "DPFastMH mini-batch": Entry(ndp.DPFastMH, _BATCHES, {"likelihood_power": None}),
+    "DPFastMH smooth": Entry(
+        ndp.DPFastMH,
+        {"step_size": 0.3, "lipschitz": 4.0, "smoothness": 1.0},
+        {"likelihood_power": None},
+    ),
     "DPPenaltyMH": Entry(ndp.DPPenaltyMH, {**_WALK, "noise_scale": 2.0}, {"noise_scale": None}),
     "DPSGFS": gradient_kernel(ndp.DPSGFS),
     "DPSGHMC": gradient_kernel(ndp.DPSGHMC, friction=28.0),
@@ -67,7 +72,7 @@ KERNELS = {
 # by default and the rest under `-m slow`, since each test compiles each kernel anew.
 _WHOLE_CONTRACT = {"DPSGLD"}
 # Differ from DPFastMH in one line of the plan, or in how it sums.
-_ONLY_SLOW = {"DPPenaltyMH", "DPFastMH mini-batch"}
+_ONLY_SLOW = {"DPPenaltyMH", "DPFastMH mini-batch", "DPFastMH smooth"}
 
 
 def _quickly(names: set[str], among: set[str]) -> list[Any]:
