@@ -35,7 +35,7 @@ __all__ = [
     "record_likelihood",
 ]
 
-FITS = "DPSGLD, which clips every record's gradient, fits any model"
+FITS = "DPSGLD and DPSVI, which clip every record's gradient, fit any model"
 _RESHAPES = ("reshape", "broadcast_in_dim", "squeeze", "convert_element_type", "copy")
 _CALLS = ("jit", "pjit")
 

@@ -218,7 +218,7 @@ def _require_same_likelihood(glm: GLM) -> None:
         raise UnsupportedModelError(
             f"the likelihood of site `{glm.site}` is not that of its linear predictor on made-up "
             "records: step functions and stopped gradients look linear to a derivative; use "
-            "DPSGLD"
+            "DPSGLD or DPSVI"
         )
 
 

@@ -426,7 +426,7 @@ def squared(x, y):
         pytest.param(
             gamma_coefficient, {}, "site `y` is not provably linear", marks=pytest.mark.slow
         ),
-        (squared, {}, "site `y` is not provably linear.*; DPSVI, which clips"),
+        (squared, {}, "site `y` is not provably linear.*DPSVI, which clip"),
         (no_intercept, {"centre": True}, "needs an intercept.*add a latent"),
         pytest.param(
             counts, {}, "site `y` has no bounded gradient: give max_count=", marks=pytest.mark.slow

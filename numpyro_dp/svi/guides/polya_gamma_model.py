@@ -167,11 +167,7 @@ def read_regression(
             "the model has parameters or latents of single records, and no predictor that all "
             f"records share: {_FITS}"
         )
-    try:
-        glm = recognise(wall)
-    except UnsupportedModelError as error:
-        # Kernels share these words, and point to the one that takes any model.
-        raise UnsupportedModelError(str(error).replace("DPSGLD", "DPSVI")) from None
+    glm = recognise(wall)
     if glm.family not in _FAMILIES:
         raise UnsupportedModelError(
             f"site `{glm.site}` has {glm.family} outcomes, which no Pólya–Gamma variable makes "
