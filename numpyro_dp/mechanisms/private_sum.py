@@ -131,11 +131,10 @@ class PrivateSum:
                 or too small for the lattice.
         """
         # Before anything is multiplied: NumPy's narrow integers wrap around.
-        dim, clip_norm, noise_multiplier, scale, entries = (
-            _validate.python_number(given)
-            for given in (dim, clip_norm, noise_multiplier, scale, entries)
-        )
-        microbatch_size, max_records = map(_validate.python_number, (microbatch_size, max_records))
+        sizes, amounts = (dim, microbatch_size, max_records, entries), (noise_multiplier, scale)
+        dim, microbatch_size, max_records, entries = _validate.python_number(sizes)
+        noise_multiplier, scale = _validate.python_number(amounts)
+        clip_norm = _validate.python_number(clip_norm)
         shape = checked_shape(num_records, dim, sampling_rate, microbatch_size, max_records, scale)
         num_records, sampling_rate, sized_for = shape
         num_steps = _validate.positive_int("num_steps", num_steps)
