@@ -63,11 +63,13 @@ class SmoothBit(Bound):
         return share * self._renyi_at(2 * ORDERS) + self._renyi_at(2 * ORDERS - 1)
 
     def _renyi_at(self, orders: Array) -> Array:
-        edges, mass, _ = _widths(self.slope, self.curvature, self.dim)
+        edges, mass, beyond = _widths(self.slope, self.curvature, self.dim)
+        # What is in no cell for its C alone may still end below the last edge.
+        chances = np.append(mass[:-1, 0], mass[-1, 0] + beyond[0])
         less, width = (orders - 1)[:, None], edges[1:]
         exponents = less * np.minimum(orders[:, None] * width**2 / 8, width)
         with np.errstate(divide="ignore"):
-            within = logsumexp(exponents + np.log(mass[:, 0]), axis=1)
+            within = logsumexp(exponents + np.log(chances), axis=1)
             return np.logaddexp(within, self._log_tail(orders - 1, edges[-1])) / (orders - 1) * UP
 
     def _log_tail(self, rate: Array, last: float) -> Array:
