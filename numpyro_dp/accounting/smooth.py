@@ -63,32 +63,38 @@ class SmoothBit(Bound):
         return share * self._renyi_at(2 * ORDERS) + self._renyi_at(2 * ORDERS - 1)
 
     def _renyi_at(self, orders: Array) -> Array:
-        edges, mass, beyond = _widths(self.slope, self.curvature, self.dim)
-        # What is in no cell for its C alone may still end below the last edge.
-        chances = np.append(mass[:-1, 0], mass[-1, 0] + beyond[0])
-        less, width = (orders - 1)[:, None], edges[1:]
-        exponents = less * np.minimum(orders[:, None] * width**2 / 8, width)
+        edges, mass, _ = _widths(self.slope, self.curvature, self.dim)
+        rate, width = orders - 1, edges[1:]
+        exponents = rate[:, None] * np.minimum(orders[:, None] * width**2 / 8, width)
         with np.errstate(divide="ignore"):
-            within = logsumexp(exponents + np.log(chances), axis=1)
-            return np.logaddexp(within, self._log_tail(orders - 1, edges[-1])) / (orders - 1) * UP
+            parts = [logsumexp(exponents + np.log(mass[:, 0]), axis=1)]
+        parts += [self._log_beyond(rate, edges[-1]), self._log_across(rate)]
+        return logsumexp(parts, axis=0) / rate * UP
 
-    def _log_tail(self, rate: Array, last: float) -> Array:
+    def _log_moment(self, rate: Array, dim: int) -> Array:
+        """A bound on log E e^{rate·W}, W in ``dim`` dimensions; infinite where it may be."""
+        left = 1 - self.curvature * rate
+        known = np.where(left > 0, left, 1.0)
+        found = math.log(2) + (rate * self.slope) ** 2 / (2 * known) - dim / 2 * np.log(known)
+        return np.where(left > 0, found, math.inf)
+
+    def _log_beyond(self, rate: Array, last: float) -> Array:
         """Chernoff's bound on log E e^{rate·W} over widths beyond the last one."""
-        half = self.curvature / 2
         # Steeper and steeper tilts, up to where the expectation is infinite.
-        room = 1 / (2 * half) - rate if half else np.full_like(rate, math.inf)
-        tilts = np.geomspace(1e-3, 1.0, 40)
+        room = 1 / self.curvature - rate if self.curvature else np.full_like(rate, math.inf)
         steep = 10 * _SIDE / self.slope if self.slope else math.inf
-        tilt = np.multiply.outer(np.maximum(np.minimum(room * 0.999, steep), 0.0), tilts)
-        left = 1 - 2 * half * (rate[:, None] + tilt)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            moment = (
-                math.log(2)
-                + (rate[:, None] + tilt) ** 2 * self.slope**2 / (2 * left)
-                - self.dim / 2 * np.log(left)
-            )
-        found = np.where((left > 0) & (tilt > 0), moment - tilt * last, math.inf)
-        return found.min(axis=1)
+        most = np.maximum(np.minimum(room * 0.999, steep), 1e-300)
+        tilt = np.multiply.outer(most, np.geomspace(1e-3, 1.0, 40))
+        return (self._log_moment(rate[:, None] + tilt, self.dim) - tilt * last).min(axis=1)
+
+    def _log_across(self, rate: Array) -> Array:
+        """log E e^{rate·W} over what C alone puts in no cell, however wide."""
+        if self.dim == 1:
+            return np.full_like(rate, -math.inf)
+        across = chi2(self.dim - 1)
+        left = np.maximum(1 - self.curvature * rate, 0.0)
+        # A tilted chi-squared law is a chi-squared law.
+        return self._log_moment(rate, self.dim) + across.logsf(across.isf(_TAIL) * left)
 
     def pieces(self, count: int) -> Pieces:
         """The average of Barker profiles."""
