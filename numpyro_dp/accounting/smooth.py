@@ -63,12 +63,12 @@ class SmoothBit(Bound):
         return share * self._renyi_at(2 * ORDERS) + self._renyi_at(2 * ORDERS - 1)
 
     def _renyi_at(self, orders: Array) -> Array:
-        edges, mass, _ = _widths(self.slope, self.curvature, self.dim)
+        edges, mass, _, excess = _widths(self.slope, self.curvature, self.dim)
         rate, width = orders - 1, edges[1:]
         exponents = rate[:, None] * np.minimum(orders[:, None] * width**2 / 8, width)
         with np.errstate(divide="ignore"):
             parts = [logsumexp(exponents + np.log(mass[:, 0]), axis=1)]
-        parts += [self._log_beyond(rate, edges[-1]), self._log_across(rate)]
+        parts += [self._log_beyond(rate, edges[-1] - excess), self._log_across(rate)]
         return logsumexp(parts, axis=0) / rate * UP
 
     def _log_moment(self, rate: Array, dim: int) -> Array:
@@ -79,7 +79,7 @@ class SmoothBit(Bound):
         return np.where(left > 0, found, math.inf)
 
     def _log_beyond(self, rate: Array, last: float) -> Array:
-        """Chernoff's bound on log E e^{rate·W} over widths beyond the last one."""
+        """Chernoff's bound on log E e^{rate·W} over widths beyond ``last``."""
         # Steeper and steeper tilts, up to where the expectation is infinite.
         room = 1 / self.curvature - rate if self.curvature else np.full_like(rate, math.inf)
         steep = 10 * _SIDE / self.slope if self.slope else math.inf
@@ -123,22 +123,27 @@ class SmoothProfile(Profile):
     @property
     def largest(self) -> float:
         """Where the width is beyond reach."""
-        edges, _, _ = _widths(self.slope, self.curvature, self.dim)
+        edges, *_ = _widths(self.slope, self.curvature, self.dim)
         return min(float(edges[-1]) * (2 if self.replaced else 1), FARTHEST)
 
     def deltas(self, epsilons: Array) -> tuple[Array, ...]:
         """Return the average over cells of the width, each at its upper, worst edge."""
-        edges, mass, beyond = _widths(self.slope, self.curvature, self.dim)
+        edges, mass, beyond, _ = _widths(self.slope, self.curvature, self.dim)
         if not self.replaced:
             return (averaged(epsilons, self.largest, edges[1:], mass, beyond),)
         half = averaged(epsilons / 2, self.largest, edges[1:], mass, beyond)
-        return (np.minimum((1 + np.exp(epsilons / 2)) * half * UP, 1.0),)
+        # Past 700 no δ is left, and e^ε is no number.
+        factor = 1 + np.exp(np.minimum(epsilons / 2, 700.0))
+        return (np.minimum(factor * half * UP, 1.0),)
 
 
 @cache
-def _widths(slope: float, curvature: float, dim: int) -> tuple[Array, Array, Array]:
-    """Return edges of cells of the width, their chances as a column, and the chance beyond."""
-    half = curvature / 2
+def _widths(slope: float, curvature: float, dim: int) -> tuple[Array, Array, Array, float]:
+    """Return edges of cells of the width, their chances as a column, and the chance beyond.
+
+    Last, by how much a width is taken for larger than it is, C being rounded up.
+    """
+    half, excess = curvature / 2, 0.0
     if dim > 1:
         across = chi2(dim - 1)
         sides = np.linspace(across.ppf(_TAIL), across.isf(_TAIL), _CELLS + 1)
@@ -146,6 +151,7 @@ def _widths(slope: float, curvature: float, dim: int) -> tuple[Array, Array, Arr
         chances = -np.diff(across.sf(sides))
         chances[0] += across.cdf(sides[0])
         offsets, lost = half * sides[1:], float(across.sf(sides[-1]))
+        excess = half * float(sides[1] - sides[0])
     else:
         offsets, chances, lost = np.zeros(1), np.ones(1), 0.0
     edges = np.linspace(0.0, slope * _SIDE + half * _SIDE**2 + offsets[-1], _CELLS + 1)
@@ -156,4 +162,4 @@ def _widths(slope: float, curvature: float, dim: int) -> tuple[Array, Array, Arr
         root = np.maximum(slope + np.sqrt(slope**2 + 4 * half * rest), 1e-300)
         beyond += chance * 2 * ndtr(-2 * rest / root)
     beyond = np.minimum(beyond, 1.0)
-    return edges, -np.diff(beyond)[:, None], beyond[-1:]
+    return edges, -np.diff(beyond)[:, None], beyond[-1:], excess

@@ -235,8 +235,10 @@ class BoundMetropolis(BoundKernel):
         """
         settings = self.plan.settings
         lipschitz = settings.slope / self.plan.power
-        length = jnp.maximum(jnp.linalg.norm(gradient), 1e-30)
-        clipped = gradient * jnp.minimum(1, lipschitz / length)
+        # In units of its largest entry, whose square cannot be lost.
+        largest = jnp.maximum(jnp.max(jnp.abs(gradient)), jnp.finfo(gradient.dtype).tiny)
+        length = jnp.linalg.norm(gradient / largest)
+        clipped = gradient / largest * jnp.minimum(largest, lipschitz / jnp.maximum(length, 1e-6))
         along = jnp.matmul(clipped, move, precision=lax.Precision.HIGHEST)
         bend = self.plan.power * (settings.smoothness or 0.0)
         return self.plan.power * jnp.abs(along) + bend / 2 * jnp.sum(move**2)
