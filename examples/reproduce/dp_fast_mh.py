@@ -8,10 +8,10 @@ the symmetric KL divergence between the draws on 99 × 99 bins and the exact pos
 smoothing 1e-12 (the paper's) and 1e-5, and by the mass of the mode with θ₂ > 0; every draw counts,
 the way from the start (0, 0) included. MNIST 7 against 9 is scored by the accuracy of the mean of
 the last seven tenths of the released positions. The sweep over χ draws the accuracy of the mean of
-their second half, and the mean batch, against ε, and shows what the paper's λ is for: with λ = χ·N·b, b the bound on a record, a mini-batch has
-(1 + χ)·N·b draws and costs as b·(1 + 1/χ) at most. ε and the number of steps are the same for every
-χ; what the budget chooses is the likelihood power, so that a small batch is paid for in power. (The
-paper's λ = 10 is χ below 1 here, refused.)
+their second half, and the mean batch, against ε. It shows what the paper's λ is for: with
+λ = χ·N·b, b the bound on a record, a mini-batch has (1 + χ)·N·b draws and costs as b·(1 + 1/χ) at
+most. ε and the number of steps are the same for every χ; what the budget chooses is the likelihood
+power, so that a small batch is paid for in power. (The paper's λ = 10 is χ below 1 here, refused.)
 """
 
 from __future__ import annotations
