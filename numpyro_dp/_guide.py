@@ -10,11 +10,12 @@ from numpyro import handlers
 from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
+from numpyro_dp._named import require_handed
 from numpyro_dp._plate import WholePlates, in_plate
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout
 
-__all__ = ["made_up_arguments", "prepare"]
+__all__ = ["made_up_arguments", "prepare", "require_public_start"]
 
 _REFUSED = {
     autoguide.AutoLaplaceApproximation: (
@@ -113,3 +114,24 @@ def prepare(
         )
     guide.model = _WithoutRecords(inner, layout, plate, hidden)
     guide.prototype_trace = None
+
+
+def require_public_start(guide: Callable[..., Any], layout: Layout, num_records: int) -> None:
+    """Refuse an autoguide whose ``init_loc_fn`` names the records: a fit would start at them.
+
+    Args:
+        guide: an autoguide; any other callable has no such function, and is read as a whole.
+        layout: the model's arguments, some of them declared public.
+        num_records: number of records.
+
+    Raises:
+        UnsupportedModelError: with the array's name and the remedy.
+    """
+    if isinstance(guide, autoguide.AutoGuide):
+        require_handed(
+            guide.init_loc_fn,
+            layout,
+            num_records,
+            whose="init_loc_fn=",
+            remedy="It has to be free of data: compute it from public numbers alone",
+        )

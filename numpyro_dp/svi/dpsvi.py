@@ -15,7 +15,7 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.svi import SVIState
 
 from numpyro_dp import _validate
-from numpyro_dp._guide import prepare
+from numpyro_dp._guide import prepare, require_public_start
 from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.mechanisms import scrubbed
@@ -217,6 +217,7 @@ class DPSVI(MeteredSVI):
             data_plate=self._settings.data_plate,
             private_size=self._account.private_size,
         )
+        require_public_start(self.guide, found.layout, found.num_records)
         prepare(self.guide, found.layout, found.plate, found.dropped)
         # First the start: an autoguide must not be set up inside the judgement's trace.
         state, self.constrain_fn = fresh_state(self, found, rng_key, init_params)

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoNormal
 
 import numpyro_dp as ndp
@@ -225,3 +226,29 @@ def test_what_is_made_of_draws_may_not_name_the_records():
     )
     with pytest.raises(ndp.UnsupportedModelError, match=r"postprocess_fn=.*`ROWS`"):
         mcmc.run(jax.random.key(0), *data())
+
+
+def starting_locations(site=None):
+    if site["type"] == "sample" and site["name"] == "w":
+        return jnp.asarray(ROWS.mean(0))
+    return None
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [partial(starting_locations), partial(init_to_value, values={"w": ROWS})],
+    ids=["function", "values"],
+)
+def test_an_autoguide_may_not_start_at_what_the_records_say(strategy):
+    accountant = ndp.Accountant()
+    svi = ndp.DPSVI(
+        observe,
+        AutoNormal(observe, init_loc_fn=strategy),
+        numpyro.optim.SGD(1e-9),
+        clip_norm=1.0,
+        noise_multiplier=50.0,
+        accountant=accountant,
+    )
+    with pytest.raises(ndp.UnsupportedModelError, match=r"init_loc_fn=.*free of data"):
+        svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+    assert not accountant.entries
