@@ -136,6 +136,8 @@ def test_a_true_bound_cuts_nothing(data):
         ({"smoothness": -1.0}, ("smoothness must not be negative",)),
         ({"batch_size": 100.0}, ("max_move= is missing", "all records")),
         ({"acceptance": "penalty", "noise_scale": 1.0}, ("max_move= is missing", "barker")),
+        ({"step_size": 3.0}, ("more than 4 nats", "smaller step_size")),
+        ({"model": logistic, "smoothness": None, "step_size": 3.0}, ("more than 4 nats",)),
         ({"model": looping}, ("smoothness= needs the gradient", "record_bound=")),
         ({"smoothness": None}, ("generalised linear models", "smoothness=")),
     ],
