@@ -8,7 +8,7 @@ import contextlib
 import dis
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -22,8 +22,10 @@ __all__ = ["require_handed"]
 
 _BY_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _BY_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
-# Their code names nothing of the caller's, and an autoguide keeps a trace of made-up records.
-_LIBRARIES = ("numpyro", "numpyro_dp")
+# Their code names nothing of the caller's: only what they were handed, and hold, is looked for.
+_LIBRARIES = ("numpyro", "numpyro_dp", "jax", "numpy", "scipy", "optax", "flax")
+# Their objects hold made-up records: an autoguide keeps a trace of them.
+_OURS = ("numpyro", "numpyro_dp")
 _MODEL_REMEDY = (
     "Make it an argument of the model (wrapped in `numpyro_dp.public` if it holds nothing private)"
 )
@@ -40,9 +42,10 @@ def require_handed(
     """Refuse code that names an array with one row for each record, unless that is public.
 
     Looked at are globals, closures, default arguments, what a ``partial`` binds, attributes of the
-    object whose method is called, and by the same rule the functions of its module and methods of
-    its object that the code names. What these find by other ways (another object's attribute, a
-    file, a library's state) stays unseen.
+    object whose method is called, and by the same rule the functions that closures, defaults,
+    partials and the object hold, those of its own module that the code names, and those that an
+    optimiser or a wrapper of a library was handed. What these find by other ways (a global of
+    another module's functions, another object's attribute, a file) stays unseen.
 
     Args:
         function: a model, a guide or another function of the caller's.
@@ -69,16 +72,26 @@ def _arrays(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[int, ...]
     seen: set[Any] = set()
     while waiting:
         plain, bound = _innermost(waiting.pop())
-        yield from _shapes(bound)
+        held, named = bound, []
         code, owner = _method(plain)
-        if code is None or (code, id(owner)) in seen:
-            continue
-        seen.add((code, id(owner)))
-        for name, value in _named(code, owner):
-            if isinstance(value, MethodType) or _same_module(value, code):
+        if code is not None and (code, id(owner)) not in seen:
+            seen.add((code, id(owner)))
+            held = [*bound, *_cells(code)]
+            if not _of(_LIBRARIES, code):
+                held += [*_defaults(code), *_attributes(owner, code)]
+                named = list(_globals(code))
+            elif not _of(_OURS, code):
+                held += getattr(owner, "__dict__", {}).items()
+        for name, value in _leaves(held):
+            if _function_of(value) is None:
+                yield from _shape(name, value)
+            else:
+                waiting.append(value)
+        for name, value in _leaves(named):
+            if _of_module(value, code) or isinstance(value, functools.partial):
                 waiting.append(value)
             else:
-                yield from _shapes([(name, value)])
+                yield from _shape(name, value)
 
 
 def _innermost(function: Any) -> tuple[Any, list[tuple[str, Any]]]:
@@ -98,48 +111,76 @@ def _innermost(function: Any) -> tuple[Any, list[tuple[str, Any]]]:
 
 
 def _method(called: Any) -> tuple[FunctionType | None, Any]:
-    """A function and the object it is a method of, if its code is Python and the caller's."""
+    """A function and the object it is a method of, if it is written in Python."""
     if not isinstance(called, (FunctionType, MethodType)):
         called = getattr(called, "__call__", None)  # noqa: B004 - not to ask, but to read it
     function, owner = called, None
     if isinstance(called, MethodType):
         function, owner = called.__func__, called.__self__
-    if not isinstance(function, FunctionType):
-        return None, None
-    library = function.__globals__.get("__name__", "").partition(".")[0] in _LIBRARIES
-    return (None, None) if library else (function, owner)
+    return (function, owner) if isinstance(function, FunctionType) else (None, None)
 
 
-def _same_module(value: Any, function: FunctionType) -> bool:
-    return isinstance(value, FunctionType) and value.__globals__ is function.__globals__
+def _function_of(value: Any) -> FunctionType | None:
+    return _method(_innermost(value)[0])[0]
 
 
-def _shapes(named: list[tuple[str, Any]]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for name, value in named:
-        parts = jax.tree.leaves(value) if isinstance(value, (dict, list, tuple)) else [value]
-        shapes = (getattr(part, "shape", None) for part in parts)
-        yield from ((name, shape) for shape in shapes if isinstance(shape, tuple))
+def _of(libraries: tuple[str, ...], function: FunctionType) -> bool:
+    return function.__globals__.get("__name__", "").partition(".")[0] in libraries
 
 
-def _named(function: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+def _of_module(value: Any, function: FunctionType | None) -> bool:
+    callee = _function_of(value)
+    both = callee is not None and function is not None
+    return both and callee.__globals__ is function.__globals__
+
+
+def _leaves(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    waiting, seen = list(named), set()
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, (dict, list, tuple)):
+            # By hand: of keys that do not sort JAX makes an error, of a cycle no end.
+            if id(value) not in seen:
+                seen.add(id(value))
+                parts = value.values() if isinstance(value, dict) else value
+                waiting += [(name, part) for part in parts]
+        else:
+            # Not asked for elements: JAX warns of iterators.
+            parts = jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, Iterator))
+            yield from ((name, part) for part in (value, *parts))
+
+
+def _shape(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        yield name, shape
+
+
+def _cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    names, cells = function.__code__.co_freevars, function.__closure__ or ()
+    for name, cell in zip(names, cells, strict=True):
         # A cell is empty while its function is still being defined.
         with contextlib.suppress(ValueError):
             yield name, cell.cell_contents
-    defaults = function.__defaults__ or ()
+
+
+def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    code, defaults = function.__code__, function.__defaults__ or ()
     parameters = code.co_varnames[: code.co_argcount]
     yield from zip(parameters[len(parameters) - len(defaults) :], defaults, strict=True)
     yield from (function.__kwdefaults__ or {}).items()
-    for name in _loaded(code, _BY_GLOBAL):
+
+
+def _globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name in _loaded(function.__code__, _BY_GLOBAL):
         if name in function.__globals__:
             yield name, function.__globals__[name]
-    if owner is not None:
-        yield from _attributes(owner, _loaded(code, _BY_ATTRIBUTE))
 
 
-def _attributes(owner: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
-    for name in names:
+def _attributes(owner: Any, function: FunctionType) -> Iterator[tuple[str, Any]]:
+    if owner is None:
+        return
+    for name in _loaded(function.__code__, _BY_ATTRIBUTE):
         # Found without running a property, which is read like the method it is.
         value = inspect.getattr_static(owner, name, None)
         if isinstance(value, property):

@@ -9,12 +9,17 @@ import jax.numpy as jnp
 from jax import random
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import Trace_ELBO
-from numpyro.optim import Minimize
+from numpyro.optim import Minimize, _NumPyroOptim
 
-from numpyro_dp._prune import prune, trace_program
+from numpyro_dp._named import require_handed
+from numpyro_dp._prune import constants, prune, trace_program
+from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms.keys import as_typed_keys
+from numpyro_dp.variational import Outline
 
-__all__ = ["check_loss", "check_optimiser", "require_blind", "usable_key"]
+__all__ = ["check_loss", "check_optimiser", "require_blind", "require_data_free", "usable_key"]
+
+_REMEDY = "It has to be free of data: compute its schedule from public numbers alone"
 
 
 def check_loss(loss: Any) -> None:
@@ -35,8 +40,12 @@ def usable_key(rng_key: Any) -> Any:
     return random.wrap_key_data(random.bits(key, (2,), jnp.uint32))
 
 
-def require_blind(optim: Any, optim_state: Any, params: dict) -> None:
-    """Refuse an optimiser whose update reads the loss: there is none to give it."""
+def require_blind(optim: Any, optim_state: Any, params: dict, num_records: int) -> None:
+    """Refuse an optimiser whose update reads the loss, or an array of as many rows as records.
+
+    :raises ValueError: it looks at the loss: there is none to give it.
+    :raises UnsupportedModelError: it closes over such an array, by whatever way.
+    """
 
     def update(value: Any, gradient: Any, state: Any) -> Any:
         return optim.update(gradient, state, value=value)
@@ -48,9 +57,33 @@ def require_blind(optim: Any, optim_state: Any, params: dict) -> None:
             "the optimiser looks at the loss (a line search, or a rate reduced on plateaus), "
             "which is private: use one that takes gradients only"
         )
+    for array in constants(program.closed.jaxpr, program.closed.consts):
+        if array.shape[:1] == (num_records,):
+            raise UnsupportedModelError(
+                "the optimiser's update computes with an array that holds one row for each "
+                f"record. {_REMEDY}"
+            )
 
 
 def check_optimiser(optim: Any) -> None:
     """Refuse optimisers that evaluate the loss themselves."""
     if isinstance(optim, Minimize):
         raise ValueError("Minimize evaluates the loss of all records: use another optimiser")
+
+
+def require_data_free(optim: Any, found: Outline) -> None:
+    """Refuse an optimiser whose schedule, or another part, names the records: it is not charged.
+
+    :raises UnsupportedModelError: with the array's name and the remedy.
+    """
+    parts = [optim.init, optim.update, optim.get_params]
+    if isinstance(optim, _NumPyroOptim):
+        parts += [optim.init_fn, optim.update_fn, optim.get_params_fn]
+    for part in parts:
+        require_handed(
+            part,
+            found.layout,
+            found.num_records,
+            whose="the optimiser",
+            remedy=_REMEDY,
+        )

@@ -21,7 +21,13 @@ from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.mechanisms import scrubbed
 from numpyro_dp.mechanisms.account import refuse_traced
 from numpyro_dp.mechanisms.keys import as_typed_keys
-from numpyro_dp.svi.checks import check_loss, check_optimiser, require_blind, usable_key
+from numpyro_dp.svi.checks import (
+    check_loss,
+    check_optimiser,
+    require_blind,
+    require_data_free,
+    usable_key,
+)
 from numpyro_dp.svi.curvature import CurvatureRelease, held_scales
 from numpyro_dp.svi.elbo import ElboTrace
 from numpyro_dp.svi.fit import Carry, Fit, run_steps, trace_steps
@@ -71,7 +77,8 @@ class DPSVI(MeteredSVI):
         NumPyro guide whose parameters are shared by all records. Latents of single records are
         taken from a guide that draws them inside the plate from the record itself (amortised).
         ``AutoDelta`` gives a private MAP estimate.
-    :param optim: a NumPyro or optax optimiser that does not look at the loss.
+    :param optim: a NumPyro or optax optimiser that does not look at the loss, and whose schedule
+        is free of data.
     :param loss: ``Trace_ELBO``, with any number of particles.
     :param clip_norm: L2 bound C on one record's gradient over all unconstrained parameters.
     :param batch_size: *expected* size of a Poisson batch; or
@@ -218,6 +225,7 @@ class DPSVI(MeteredSVI):
             private_size=self._account.private_size,
         )
         require_public_start(self.guide, found.layout, found.num_records)
+        require_data_free(self.optim, found)
         prepare(self.guide, found.layout, found.plate, found.dropped)
         # First the start: an autoguide must not be set up inside the judgement's trace.
         state, self.constrain_fn = fresh_state(self, found, rng_key, init_params)
@@ -337,7 +345,7 @@ class DPSVI(MeteredSVI):
         held = held_scales(self.guide, target, self._settings.scale, self._account.private_size)
         outcomes = self._settings.outcomes(target)
         params = self.optim.get_params(state.optim_state)
-        require_blind(self.optim, state.optim_state, params)
+        require_blind(self.optim, state.optim_state, params, target.num_records)
         dim = sum(v.size for k, v in params.items() for v in jax.tree.leaves(v) if k not in held)
         plan = self._settings.plan(
             num_records=target.num_records,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoNormal
@@ -16,8 +17,11 @@ from numpyro_dp.model import PrivateModel
 
 N = 37
 ROWS = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32)
-TABLES = {"train": {"x": ROWS}}
 KNOTS = np.zeros((5, 2), np.float32)
+TABLES = {"train": {"x": ROWS}}
+# Keys that do not sort, and a cycle.
+TANGLED: dict = {1: KNOTS, "told": [ROWS]}
+TANGLED["again"] = TANGLED
 
 
 def observe(x, y, scale=1.0, centre=0.0):
@@ -34,12 +38,33 @@ def scaled_by_a_table(x, y):
     observe(x, y, scale=float(TABLES["train"]["x"].std()))
 
 
+def scaled_by_a_tangle(x, y):
+    observe(x, y, scale=float(TANGLED["told"][0].std()))
+
+
 def spread():
     return float(ROWS.std())
 
 
 def scaled_by_a_helper(x, y):
     observe(x, y, scale=spread())
+
+
+compiled_spread = jax.jit(spread)
+bound_spread = partial(np.std, ROWS)
+PRIOR = dist.Normal(ROWS[:, 0], 1.0)
+
+
+def scaled_by_a_compiled_helper(x, y):
+    observe(x, y, scale=compiled_spread())
+
+
+def scaled_by_a_partial(x, y):
+    observe(x, y, scale=float(bound_spread()))
+
+
+def scaled_by_a_distribution(x, y):
+    observe(x, y, scale=float(np.std(PRIOR.loc)))
 
 
 def by_closure(rows):
@@ -125,6 +150,10 @@ def data():
         (by_keyword, "told"),
         (partial(by_argument, ROWS), "argument 0"),
         (partial(by_keyword, told=ROWS), "told"),
+        (scaled_by_a_tangle, "TANGLED"),
+        (scaled_by_a_compiled_helper, "ROWS"),
+        (scaled_by_a_partial, "argument 0"),
+        (scaled_by_a_distribution, "PRIOR"),
         (Study(), "rows"),
         (Study().by_method, "rows"),
         (Study().by_property, "rows"),
@@ -140,6 +169,10 @@ def data():
         "keyword-only default",
         "bound argument",
         "bound keyword",
+        "table with odd keys",
+        "compiled helper",
+        "partial helper",
+        "distribution",
         "object",
         "method",
         "property",
@@ -252,3 +285,71 @@ def test_an_autoguide_may_not_start_at_what_the_records_say(strategy):
     with pytest.raises(ndp.UnsupportedModelError, match=r"init_loc_fn=.*free of data"):
         svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
     assert not accountant.entries
+
+
+def a_step_by_the_records(step):
+    return 1e-3 * spread()
+
+
+BY_THE_RECORDS = {
+    "numpyro": lambda: numpyro.optim.SGD(a_step_by_the_records),
+    "numpyro_momentum": lambda: numpyro.optim.Momentum(a_step_by_the_records, 0.9),
+    "optax": lambda: optax.sgd(a_step_by_the_records),
+    "chain": lambda: optax.chain(optax.clip(1.0), optax.adam(a_step_by_the_records)),
+    "partial": lambda: optax.sgd(partial(lambda told, _: float(told.std()), ROWS)),
+    "closure": lambda: optax.sgd((lambda told: lambda _: float(told.std()))(ROWS)),
+    "hyperparameter": lambda: optax.inject_hyperparams(optax.sgd)(a_step_by_the_records),
+    "masked": lambda: optax.masked(optax.sgd(a_step_by_the_records), {"w_auto_loc": True}),
+    "joined": lambda: optax.sgd(
+        optax.join_schedules([optax.constant_schedule(0.1), a_step_by_the_records], [1])
+    ),
+    "stateless": lambda: optax.stateless(lambda g, _: jax.tree.map(lambda v: v * spread(), g)),
+    "wrapped": lambda: numpyro.optim.optax_to_numpyro(optax.sgd(a_step_by_the_records)),
+    "captured": lambda: optax.stateless(
+        lambda g, _: jax.tree.map(lambda v: v * HIDDEN.told.mean(), g)
+    ),
+}
+
+
+class Hidden:
+    told = jnp.asarray(ROWS)
+
+
+HIDDEN = Hidden()
+
+
+def fit(optim, accountant=None):
+    svi = ndp.DPSVI(
+        observe,
+        AutoNormal(observe),
+        optim,
+        clip_norm=1.0,
+        noise_multiplier=50.0,
+        accountant=accountant,
+    )
+    return svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+
+
+@pytest.mark.parametrize("made", BY_THE_RECORDS.values(), ids=BY_THE_RECORDS)
+def test_an_optimiser_may_not_step_by_what_the_records_say(made):
+    accountant = ndp.Accountant()
+    with pytest.raises(ndp.UnsupportedModelError, match=r"optimiser.*free of data"):
+        fit(made(), accountant)
+    assert not accountant.entries
+
+
+FREE = {
+    "cosine": lambda: optax.adam(optax.cosine_decay_schedule(0.1, 10)),
+    "piecewise": lambda: optax.sgd(optax.piecewise_constant_schedule(0.1, {5: 0.1})),
+    "labels": lambda: optax.multi_transform(
+        {"slow": optax.sgd(1e-3), "fast": optax.sgd(optax.linear_schedule(0.1, 0.01, 5))},
+        {"w_auto_loc": "slow", "w_auto_scale": "fast"},
+    ),
+    "numpyro": lambda: numpyro.optim.Adam(lambda step: 1e-2 / (1 + step)),
+    "clipped": lambda: numpyro.optim.ClippedAdam(optax.exponential_decay(0.1, 5, 0.9)),
+}
+
+
+@pytest.mark.parametrize("made", FREE.values(), ids=FREE)
+def test_an_optimiser_with_a_public_schedule_is_taken(made):
+    assert fit(made()).params
