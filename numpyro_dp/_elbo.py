@@ -21,7 +21,7 @@ from numpyro_dp._programs import (
     require_own_gradient,
     rows_program,
 )
-from numpyro_dp._prune import Pruned, fingerprint, prune, trace_program
+from numpyro_dp._prune import Program, Pruned, fingerprint, prune, trace_program
 from numpyro_dp._structure import Structure, enumeration_dim, explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout
@@ -88,14 +88,17 @@ class Bound(NamedTuple):
 
 def trace_bound(pair: Pair, private_size: bool) -> Bound:
     """Trace a pair and judge it; raises before any data could be touched."""
-    params, transforms = _parameters(pair)
-    whole = _label(pair, params, transforms, pair.num_records)
+    rows = pair.layout.arrays[0].shape[0]
+    starts, transforms = _parameters(pair, rows)
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), starts.out)
+    whole = _label(pair, params, transforms, rows)
     for group in ("latent", "prior", "guide"):
         _refuse_readers(whole, group, pair)
     out = whole.program.out
     dropped = [name for name in out["deterministic"] if _reads(whole, "deterministic", name)]
     if private_size:
-        longer = _label(pair, params, transforms, pair.num_records + 1)
+        _require_same_start(starts, _parameters(pair, rows + 1)[0], pair.plate)
+        longer = _label(pair, params, transforms, rows + 1)
         dropped += _require_same(whole, longer, pair.plate)
     kept = {k: v for k, v in out["deterministic"].items() if k not in dropped}
     values = {**_constrained(params, transforms), **out["latent"]}
@@ -117,8 +120,8 @@ def trace_bound(pair: Pair, private_size: bool) -> Bound:
     return bound
 
 
-def _parameters(pair: Pair) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, Any]]:
-    """Unconstrained shapes and transforms of all parameters; refuses those of single records."""
+def _parameters(pair: Pair, rows: int) -> tuple[Program, dict[str, Any]]:
+    """Unconstrained starts and transforms of all parameters; refuses those of single records."""
     supports: dict[str, Any] = {}
     inside: set[str] = set()
 
@@ -140,12 +143,12 @@ def _parameters(pair: Pair) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, 
                     inside.add(name)
         return values
 
-    arrays = [leaf.struct() for leaf in pair.layout.arrays]
+    arrays = [leaf.struct(rows) for leaf in pair.layout.arrays]
     with explained():
         program = trace_program(outline, key_struct(), arrays)
     for name, tree in program.out.items():
         shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
-        listed = [shape for shape in shapes if name in inside or pair.num_records in shape]
+        listed = [shape for shape in shapes if name in inside or rows in shape]
         if listed:
             raise UnsupportedModelError(
                 f"parameter `{name}` {listed[0]} has an entry for each record of plate "
@@ -153,10 +156,21 @@ def _parameters(pair: Pair) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, 
                 "record's part of the guide from the record by shared parameters (an amortised "
                 "guide), or marginalise its latents"
             )
-    everything = prune(program, [True] * len(jax.tree.leaves(program.out)))
-    require_no_closure(everything, pair.layout, pair.num_records)
-    structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.out)
-    return structs, supports
+    require_no_closure(_every(program), pair.layout, pair.num_records)
+    return program, supports
+
+
+def _every(program: Program) -> Pruned:
+    return prune(program, [True] * len(jax.tree.leaves(program.out)))
+
+
+def _require_same_start(here: Program, there: Program, plate: str) -> None:
+    """Compare what parameters start from on one record more."""
+    if fingerprint(_every(here)) != fingerprint(_every(there)):
+        raise UnsupportedModelError(
+            "the shape or starting value of a parameter depends on the number of records in plate "
+            f"`{plate}`, which is private under add_remove: use a public constant instead"
+        )
 
 
 def _require_match(pair: Pair, guide_trace: dict[str, Any], model_trace: dict[str, Any]) -> None:

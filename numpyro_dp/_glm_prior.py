@@ -31,7 +31,7 @@ def prior_terms(wall: PrivateModel) -> Callable[[Any], dict[str, Any]]:
         samples = {name: site for name, site in trace.items() if site["type"] == "sample"}
         return {n: site_log_prob(s) for n, s in samples.items() if not in_plate(s, wall.plate)}
 
-    structs = [leaf.struct(wall.num_records) for leaf in layout.arrays]
+    structs = [leaf.struct() for leaf in layout.arrays]
     # NumPyro's check that a value is finite reads it, and a position always is.
     with explained(), dist.distribution.validation_enabled(False):
         program = trace_program(terms, struct, structs, key_struct())

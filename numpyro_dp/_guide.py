@@ -117,21 +117,27 @@ def prepare(
 
 
 def require_public_start(guide: Callable[..., Any], layout: Layout, num_records: int) -> None:
-    """Refuse an autoguide whose ``init_loc_fn`` names the records: a fit would start at them.
+    """Refuse a guide whose code names the records: a fit would start at them.
+
+    Asked before every run, since the guide runs in each, and its globals may have changed.
 
     Args:
-        guide: an autoguide; any other callable has no such function, and is read as a whole.
+        guide: an autoguide, of which the model and ``init_loc_fn`` are read; or any callable.
         layout: the model's arguments, some of them declared public.
         num_records: number of records.
 
     Raises:
         UnsupportedModelError: with the array's name and the remedy.
     """
-    if isinstance(guide, autoguide.AutoGuide):
-        require_handed(
-            guide.init_loc_fn,
-            layout,
-            num_records,
-            whose="init_loc_fn=",
-            remedy="It has to be free of data: compute it from public numbers alone",
-        )
+    if not isinstance(guide, autoguide.AutoGuide):
+        require_handed(guide, layout, num_records, whose="the guide")
+        return
+    own = guide.model.model if isinstance(guide.model, _WithoutRecords) else guide.model
+    require_handed(own, layout, num_records, whose="the autoguide's model")
+    require_handed(
+        guide.init_loc_fn,
+        layout,
+        num_records,
+        whose="init_loc_fn=",
+        remedy="It has to be free of data: compute it from public numbers alone",
+    )

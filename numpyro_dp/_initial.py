@@ -29,16 +29,17 @@ def initial_program(
     structure: Structure,
     rng_key: Array,
     strategy: Callable[..., Any],
+    num_records: int,
     private_size: bool,
 ) -> Callable[[Array], dict[str, Array]]:
     """Return key ↦ unconstrained position, traced without data; refuse a strategy that reads it."""
     # NumPyro's own convention: a bare strategy is called to get its configured form.
     configured = strategy if isinstance(strategy, partial) else strategy()
-    num_records = layout.arrays[0].shape[0]
+    rows = layout.arrays[0].shape[0]
     key = jax.ShapeDtypeStruct(jnp.shape(rng_key), rng_key.dtype)
-    pruned = _trace(model, layout, structure, key, configured, num_records)
+    pruned = _trace(model, layout, structure, key, configured, rows)
     if private_size:
-        longer = _trace(model, layout, structure, key, configured, num_records + 1)
+        longer = _trace(model, layout, structure, key, configured, rows + 1)
         if fingerprint(pruned) != fingerprint(longer):
             raise UnsupportedModelError(
                 "the initial values depend on the number of records, which is private under "
@@ -55,7 +56,7 @@ def _trace(
     structure: Structure,
     key: jax.ShapeDtypeStruct,
     strategy: Callable[..., Any],
-    num_records: int,
+    rows: int,
 ) -> Pruned:
     def start(rng_key: Array, arrays: list[Any]) -> dict[str, Array]:
         trace, _ = run_whole(model, layout.fill(arrays), rng_key, strategy=strategy)
@@ -68,7 +69,7 @@ def _trace(
         }
 
     with explained():
-        program = trace_program(start, key, [leaf.struct(num_records) for leaf in layout.arrays])
+        program = trace_program(start, key, [leaf.struct(rows) for leaf in layout.arrays])
     pruned = prune(program, [True] * len(structure.latents))
     reads = [a.name for a, used in zip(layout.arrays, pruned.used[1:], strict=True) if used]
     if reads:

@@ -8,7 +8,9 @@ import contextlib
 import dis
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from numbers import Number
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -16,19 +18,29 @@ import jax
 from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import Layout
+from numpyro_dp.records import FixedLeaf, Layout
 
-__all__ = ["require_handed"]
+__all__ = ["require_arguments_handed", "require_handed"]
 
 _BY_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _BY_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
-# Their code names nothing of the caller's: only what they were handed, and hold, is looked for.
-_LIBRARIES = ("numpyro", "numpyro_dp", "jax", "numpy", "scipy", "optax", "flax")
 # Their objects hold made-up records: an autoguide keeps a trace of them.
-_OURS = ("numpyro", "numpyro_dp")
+_OURS = frozenset({"numpyro", "numpyro_dp"})
+# Their code names nothing of the caller's: only what they were handed, and hold, is looked for.
+_LIBRARIES = (
+    _OURS
+    | sys.stdlib_module_names
+    | {"jax", "jaxlib", "jaxtyping", "numpy", "scipy", "optax", "chex", "flax", "haiku", "equinox"}
+    | {"funsor", "dp_accounting", "pandas", "xarray", "sklearn", "arviz", "matplotlib"}
+) - {"__main__"}
+_FUNCTIONS = (FunctionType, MethodType, functools.partial, property, staticmethod, classmethod)
+# What a handler calls, which is read by itself, and what it has seen of earlier runs.
+_NOT_OPTIONS = ("fn", "trace", "__wrapped__")
 _MODEL_REMEDY = (
     "Make it an argument of the model (wrapped in `numpyro_dp.public` if it holds nothing private)"
 )
+
+Named = tuple[str, Any]
 
 
 def require_handed(
@@ -39,13 +51,13 @@ def require_handed(
     whose: str = "the model",
     remedy: str = _MODEL_REMEDY,
 ) -> None:
-    """Refuse code that names an array with one row for each record, unless that is public.
+    """Refuse code that names an array with an entry for each record, unless that is public.
 
-    Looked at are globals, closures, default arguments, what a ``partial`` binds, attributes of the
-    object whose method is called, and by the same rule the functions that closures, defaults,
-    partials and the object hold, those of its own module that the code names, and those that an
-    optimiser or a wrapper of a library was handed. What these find by other ways (a global of
-    another module's functions, another object's attribute, a file) stays unseen.
+    Looked at are the code's globals, closures and default arguments, what a ``partial`` binds and a
+    handler holds, attributes (of the object whose method is called, and of objects, classes and
+    modules that the code names), lists of numbers; and by the same rule the functions found there.
+    Of a library's code, such as an optimiser, only what it was handed is read. What code finds by
+    other ways (a file, a name put together at run time, an element of an object) stays unseen.
 
     Args:
         function: a model, a guide or another function of the caller's.
@@ -58,8 +70,8 @@ def require_handed(
         UnsupportedModelError: with the array's name and the remedy.
     """
     public = [array.shape for array in layout.public_arrays()]
-    for name, shape in _arrays(function):
-        if shape and shape[0] == num_records and shape not in public:
+    for name, shape in _shapes(function):
+        if num_records in shape and shape not in public:
             raise UnsupportedModelError(
                 f"the code of {whose} names `{name}`, which holds one row for each record and is "
                 "no argument: whatever is computed from it in there would be unprotected. "
@@ -67,47 +79,66 @@ def require_handed(
             )
 
 
-def _arrays(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def require_arguments_handed(layout: Layout, num_records: int) -> None:
+    """Read the functions among a model's arguments, unless they are declared public.
+
+    Args:
+        layout: the model's arguments.
+        num_records: number of records.
+
+    Raises:
+        UnsupportedModelError: as :func:`require_handed`.
+    """
+    for leaf in layout.leaves:
+        if isinstance(leaf, FixedLeaf) and not leaf.declared and callable(leaf.value):
+            require_handed(leaf.value, layout, num_records, whose=f"argument `{leaf.name}`")
+
+
+def _shapes(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Shapes of all arrays and lists that a function reaches by name."""
     waiting: list[Any] = [function]
     seen: set[Any] = set()
     while waiting:
-        plain, bound = _innermost(waiting.pop())
-        held, named = bound, []
+        plain, held = _innermost(waiting.pop())
         code, owner = _method(plain)
+        attributes: list[str] = []
         if code is not None and (code, id(owner)) not in seen:
             seen.add((code, id(owner)))
-            held = [*bound, *_cells(code)]
-            if not _of(_LIBRARIES, code):
-                held += [*_defaults(code), *_attributes(owner, code)]
-                named = list(_globals(code))
-            elif not _of(_OURS, code):
+            held += _cells(code)
+            if not _of(_LIBRARIES, code.__globals__.get("__name__", "")):
+                attributes = _loaded(code.__code__, _BY_ATTRIBUTE)
+                held += [*_defaults(code), *_globals(code), *_attributes(owner, attributes)]
+            elif not _of(_OURS, code.__globals__.get("__name__", "")):
                 held += getattr(owner, "__dict__", {}).items()
-        for name, value in _leaves(held):
-            if _function_of(value) is None:
-                yield from _shape(name, value)
-            else:
+        for name, value in _parts(held, attributes):
+            if _method(_innermost(value)[0])[0] is not None or isinstance(value, _FUNCTIONS):
                 waiting.append(value)
-        for name, value in _leaves(named):
-            if _of_module(value, code) or isinstance(value, functools.partial):
-                waiting.append(value)
-            else:
-                yield from _shape(name, value)
+            shape = getattr(value, "shape", None)
+            if isinstance(shape, tuple):
+                yield name, shape
+            elif isinstance(value, (list, tuple, dict)):
+                yield name, _shape_of_list(value)
 
 
-def _innermost(function: Any) -> tuple[Any, list[tuple[str, Any]]]:
-    """What wrappers, handlers and partials call in the end, and what the partials bind."""
-    bound: list[tuple[str, Any]] = []
-    while True:
-        inner = inspect.unwrap(function)
-        if isinstance(inner, functools.partial):
-            bound += [(f"argument {place}", value) for place, value in enumerate(inner.args)]
-            bound += inner.keywords.items()
-            inner = inner.func
-        elif isinstance(inner, Messenger):
-            inner = inner.fn
-        if inner is function:
-            return inner, bound
-        function = inner
+def _innermost(function: Any) -> tuple[Any, list[Named]]:
+    """What wrappers, handlers and partials call in the end, and what these hold besides."""
+    held: list[Named] = []
+    seen: list[Any] = []
+    while not any(function is each for each in seen):
+        seen.append(function)
+        if isinstance(function, functools.partial):
+            held += [(f"argument {place}", value) for place, value in enumerate(function.args)]
+            held += function.keywords.items()
+            function = function.func
+        elif isinstance(function, Messenger):
+            # Before its `__wrapped__`, which leaves out what the handler does.
+            held += ((k, v) for k, v in vars(function).items() if k not in _NOT_OPTIONS)
+            function = function.fn
+        elif isinstance(function, property):
+            function = function.fget
+        else:
+            function = getattr(function, "__wrapped__", function)
+    return function, held
 
 
 def _method(called: Any) -> tuple[FunctionType | None, Any]:
@@ -120,43 +151,43 @@ def _method(called: Any) -> tuple[FunctionType | None, Any]:
     return (function, owner) if isinstance(function, FunctionType) else (None, None)
 
 
-def _function_of(value: Any) -> FunctionType | None:
-    return _method(_innermost(value)[0])[0]
+def _of(libraries: Iterable[str], module: Any) -> bool:
+    return str(module).partition(".")[0] in libraries
 
 
-def _of(libraries: tuple[str, ...], function: FunctionType) -> bool:
-    return function.__globals__.get("__name__", "").partition(".")[0] in libraries
-
-
-def _of_module(value: Any, function: FunctionType | None) -> bool:
-    callee = _function_of(value)
-    both = callee is not None and function is not None
-    return both and callee.__globals__ is function.__globals__
-
-
-def _leaves(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    waiting, seen = list(named), set()
+def _parts(named: list[Named], attributes: list[str]) -> Iterator[Named]:
+    """Each value, what lists and trees hold, and the attributes of objects and classes."""
+    waiting = list(named)
+    # The values are kept, so that none made on the way gets the address of one that is gone.
+    seen: dict[int, Any] = {}
     while waiting:
         name, value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        yield name, value
         if isinstance(value, (dict, list, tuple)):
             # By hand: of keys that do not sort JAX makes an error, of a cycle no end.
-            if id(value) not in seen:
-                seen.add(id(value))
-                parts = value.values() if isinstance(value, dict) else value
-                waiting += [(name, part) for part in parts]
-        else:
+            elements = value.values() if isinstance(value, dict) else value
+            waiting += [(name, element) for element in elements if not isinstance(element, Number)]
+        elif isinstance(value, type):
+            if not _of(_LIBRARIES, value.__module__):
+                waiting += vars(value).items()
+        elif not isinstance(getattr(value, "shape", None), tuple):
+            waiting += _attributes(value, attributes)
             # Not asked for elements: JAX warns of iterators.
-            parts = jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, Iterator))
-            yield from ((name, part) for part in (value, *parts))
+            leaves = jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, Iterator))
+            waiting += [(name, leaf) for leaf in leaves]
 
 
-def _shape(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):
-        yield name, shape
+def _shape_of_list(value: Any) -> tuple[int, ...]:
+    """That of a list or table of plain values; nothing for others."""
+    elements = list(value.values() if isinstance(value, dict) else value)
+    plain = elements and all(isinstance(element, (Number, str)) for element in elements)
+    return (len(elements),) if plain else ()
 
 
-def _cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def _cells(function: FunctionType) -> Iterator[Named]:
     names, cells = function.__code__.co_freevars, function.__closure__ or ()
     for name, cell in zip(names, cells, strict=True):
         # A cell is empty while its function is still being defined.
@@ -164,23 +195,23 @@ def _cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
 
 
-def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def _defaults(function: FunctionType) -> Iterator[Named]:
     code, defaults = function.__code__, function.__defaults__ or ()
     parameters = code.co_varnames[: code.co_argcount]
     yield from zip(parameters[len(parameters) - len(defaults) :], defaults, strict=True)
     yield from (function.__kwdefaults__ or {}).items()
 
 
-def _globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def _globals(function: FunctionType) -> Iterator[Named]:
     for name in _loaded(function.__code__, _BY_GLOBAL):
         if name in function.__globals__:
             yield name, function.__globals__[name]
 
 
-def _attributes(owner: Any, function: FunctionType) -> Iterator[tuple[str, Any]]:
-    if owner is None:
+def _attributes(owner: Any, names: list[str]) -> Iterator[Named]:
+    if owner is None or isinstance(owner, FunctionType):
         return
-    for name in _loaded(function.__code__, _BY_ATTRIBUTE):
+    for name in names:
         # Found without running a property, which is read like the method it is.
         value = inspect.getattr_static(owner, name, None)
         if isinstance(value, property):

@@ -108,14 +108,15 @@ def global_programs(
     private_size: bool,
 ) -> GlobalPrograms:
     """Trace the model on all rows and keep what no record reaches, or refuse by name."""
-    whole = _label(model, layout, structure, plate, num_records)
+    rows = layout.arrays[0].shape[0]
+    whole = _label(model, layout, structure, plate, rows)
     for group in ("constrained", "prior"):
         pruned = whole.pruned(lambda label, g=group: label[0] == g)
         if whole.reads(pruned):
             _refuse_readers(whole, group, structure, plate)
     dropped = _record_readers(whole, "deterministic")
     if private_size:
-        longer = _label(model, layout, structure, plate, num_records + 1)
+        longer = _label(model, layout, structure, plate, rows + 1)
         dropped |= _require_same(whole, longer, plate)
     kept = {k: v for k, v in whole.program.out["deterministic"].items() if k not in dropped}
     programs = GlobalPrograms(

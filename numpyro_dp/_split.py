@@ -8,7 +8,7 @@ import jax
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp._additive import dummy_records, require_additive
-from numpyro_dp._named import require_handed
+from numpyro_dp._named import require_arguments_handed, require_handed
 from numpyro_dp._plate import RowRun
 from numpyro_dp._programs import (
     GlobalPrograms,
@@ -36,13 +36,17 @@ Model = Callable[..., Any]
 
 
 class Spec(NamedTuple):
-    """Everything that decides a private model, hashable and comparable by value."""
+    """Everything that decides a private model, hashable and comparable by value.
+
+    ``num_records`` is given where it is private: the layout then has another, public number.
+    """
 
     model: Model
     layout: Layout
     data_plate: str | None
     private_size: bool
     x64: bool
+    num_records: int | None = None
 
 
 class Parts(NamedTuple):
@@ -62,20 +66,21 @@ def split(spec: Spec) -> Parts:
 
 def _judge(spec: Spec) -> Parts:
     model, layout = spec.model, spec.layout
-    structure = read_structure(model, layout, init_to_uniform())
-    plate, num_records = choose_plate(structure, spec.data_plate)
+    structure = read_structure(model, layout, init_to_uniform(), private_size=spec.private_size)
+    plate, rows = choose_plate(structure, spec.data_plate)
+    num_records = spec.num_records or rows
     require_supported_sites(structure, plate)
     if not layout.arrays:
         raise UnsupportedModelError(
-            f"no argument holds records (plate `{plate}` has size {num_records}): pass the data as "
+            f"no argument holds records (plate `{plate}` has size {rows}): pass the data as "
             "arguments of the model, not by a closure"
         )
-    layout.require_records(num_records, plate)
+    layout.require_records(rows, plate)
     layout.require_no_listed_data(num_records)
     if spec.private_size:
         require_private_size(
             structure,
-            partial(read_structure, model, layout, init_to_uniform(), rows=num_records + 1),
+            partial(read_structure, model, layout, init_to_uniform(), rows=rows + 1),
             plate,
             spec.data_plate,
         )
@@ -87,6 +92,7 @@ def _judge(spec: Spec) -> Parts:
     require_no_closure(term, layout, num_records)
     require_own_gradient(term, layout, num_records, len(jax.tree.leaves(programs.constrained)))
     require_handed(model, layout, num_records)
+    require_arguments_handed(layout, num_records)
     return Parts(plate, num_records, structure, programs, term)
 
 

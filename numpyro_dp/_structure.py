@@ -41,6 +41,11 @@ _VALUE_ERRORS = (
     jax.errors.NonConcreteBooleanIndexError,
 )
 
+_MADE_UP_ROWS = (
+    " (of made-up rows, since their number is private under add_remove; where the model takes it "
+    "from a constant: use `x.shape[0]` of a record argument)"
+)
+
 
 class Site(NamedTuple):
     """What a trace says of one site, without values: ``plates`` holds (name, dim, size)."""
@@ -125,8 +130,16 @@ def read_structure(
     layout: Layout,
     strategy: Callable[..., Any],
     rows: int | None = None,
+    *,
+    private_size: bool = False,
 ) -> Structure:
-    """Trace the model on all records (or ``rows``), without a value; describe every site."""
+    """Trace the model on all records (or ``rows``), without a value; describe every site.
+
+    ``private_size``: the layout has a made-up number of rows, and a message says so.
+    """
+    given = f" ({layout.outline})" if rows is None else ""
+    if private_size:
+        given = _MADE_UP_ROWS
     found: list[tuple[list[Site], dict[str, tuple[int, int | None]]]] = []
 
     def outline(arrays: list[Any], key: jax.Array) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -142,7 +155,7 @@ def read_structure(
         return terms, latents
 
     structs = [leaf.struct(rows) for leaf in layout.arrays]
-    with explained(given=f" ({layout.outline})" if rows is None else ""):
+    with explained(given=given):
         program = trace_program(outline, structs, key_struct())
     if program.closed.jaxpr.effects:
         raise UnsupportedModelError(

@@ -21,6 +21,7 @@ from numpyro_dp._initial import draw_position, initial_program
 from numpyro_dp._named import require_handed
 from numpyro_dp._split import Parts, Spec, check_additive, split
 from numpyro_dp._structure import quoted
+from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout, as_records, read_arguments
 
@@ -48,8 +49,9 @@ class PrivateModel:
             observations. It is the unit of privacy: one slice, one person.
         check: compare the model on three made-up records together with the sum of the three, to
             catch models that are no sum over records. Privacy never rests on this check.
-        private_size: the number of records is private too (relation ``add_remove``): prior,
-            supports and initial values must be the same program with one record more.
+        private_size: the number of records is private too (relation ``add_remove``): the model is
+            traced on a public number of made-up rows, and prior, supports and initial values must
+            be the same program with one row more.
 
     Raises:
         UnsupportedModelError: when the model cannot be split; the message names the site or the
@@ -140,8 +142,14 @@ class PrivateModel:
         return f"PrivateModel({name}, plate={self.plate!r}{size}, latents={self.latents})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Jaxprs do not pickle; the specification holds no record and rebuilds them.
-        return _rebuild, tuple(self._spec)
+        # Jaxprs do not pickle; the specification holds no record and rebuilds them. A number of
+        # records that is private stays behind.
+        return _rebuild, tuple(self._spec)[:-1]
+
+    def unnumbered(self) -> "PrivateModel":
+        """The same without the number of records, where that is private: what a result may keep."""
+        rebuild, arguments = self.__reduce__()
+        return rebuild(*arguments) if self._spec.private_size else self
 
     def records(
         self, model_args: Sequence[Any] = (), model_kwargs: Mapping[str, Any] | None = None
@@ -159,11 +167,17 @@ class PrivateModel:
         Raises:
             UnsupportedModelError: when the arguments differ in anything but the arrays' values.
         """
-        layout, arrays = read_arguments(self._spec.model, model_args, model_kwargs)
+        given, arrays = read_arguments(self._spec.model, model_args, model_kwargs)
+        layout = given.unnumbered() if self._spec.private_size else given
         if layout != self._spec.layout:
             raise UnsupportedModelError(
                 f"the arguments differ from those the model was split with "
                 f"({_difference(self._spec.layout, layout)}): build a new PrivateModel for them"
+            )
+        if given.arrays[0].shape[0] != self.num_records:
+            raise UnsupportedModelError(
+                "the arguments differ from those the model was split with (their number of rows): "
+                "build a new PrivateModel for them"
             )
         return as_records(layout, arrays)
 
@@ -186,7 +200,13 @@ class PrivateModel:
         """
         spec, parts = self._spec, self._parts
         start = initial_program(
-            spec.model, spec.layout, parts.structure, rng_key, strategy, spec.private_size
+            spec.model,
+            spec.layout,
+            parts.structure,
+            rng_key,
+            strategy,
+            self.num_records,
+            spec.private_size,
         )
         return draw_position(start, self.log_prior, rng_key)
 
@@ -282,7 +302,11 @@ def private_model(
     arguments. The values of the records play no part, and none is kept. The arguments are those
     of :class:`PrivateModel`.
     """
-    return _cached(_specify(model, model_args, model_kwargs, data_plate, private_size), check)
+    spec = _specify(model, model_args, model_kwargs, data_plate, private_size)
+    built = _cached(spec, check)
+    # Starting positions run the model again, and its globals may have changed since it was judged.
+    require_handed(model, spec.layout, built.num_records)
+    return built
 
 
 def _specify(
@@ -297,7 +321,11 @@ def _specify(
             f"the model is an unhashable {type(model).__name__}: pass a function"
         )
     layout, _ = read_arguments(model, model_args, model_kwargs)
-    return Spec(model, layout, data_plate, private_size, _x64())
+    if not private_size or not layout.arrays:
+        return Spec(model, layout, data_plate, private_size, _x64())
+    num_records = layout.arrays[0].shape[0]
+    public = unnumbered(private_size, layout.unnumbered)
+    return Spec(model, public, data_plate, private_size, _x64(), num_records)
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import pickle
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import jax
@@ -22,6 +22,8 @@ from numpyro_dp.errors import UnsupportedModelError
 __all__ = ["ArrayLeaf", "FixedLeaf", "Layout", "Public", "as_records", "public", "read_arguments"]
 
 _STATIC_TYPES = (bool, int, float, complex, str, bytes)
+# Rows in the place of a private number of records. A prime, hardly the length of another axis.
+_PUBLIC_ROWS = 10_007
 Token: TypeAlias = tuple[Any, ...]
 
 # Bytes: from where on pages matter (NumPy asks for large ones from 2^22), and what a buffer must
@@ -126,6 +128,26 @@ class Layout:
         rest = iter(arrays)
         values = [next(rest) if isinstance(x, ArrayLeaf) else x.value for x in self.leaves]
         return jax.tree.unflatten(self.tree, values)
+
+    def unnumbered(self) -> "Layout":
+        """The same with a public number of rows: what is traced from it tells of no other.
+
+        Raises:
+            UnsupportedModelError: for arrays of unequal numbers of rows.
+        """
+        rows = {leaf.shape[0] for leaf in self.arrays}
+        if len(rows) > 1:
+            raise UnsupportedModelError(
+                "arrays of the model's arguments differ in their number of rows: each must hold "
+                "one row for each record, or be declared `numpyro_dp.public`"
+            )
+        leaves = (
+            replace(leaf, shape=leaf.struct(_PUBLIC_ROWS).shape)
+            if isinstance(leaf, ArrayLeaf)
+            else leaf
+            for leaf in self.leaves
+        )
+        return replace(self, leaves=tuple(leaves))
 
     def require_no_listed_data(self, num_records: int) -> None:
         """Refuse a Python list, tuple or dictionary with one plain value for each record."""

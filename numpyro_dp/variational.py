@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp._elbo import Bound, Pair, trace_bound
-from numpyro_dp._named import require_handed
+from numpyro_dp._named import require_arguments_handed, require_handed
 from numpyro_dp._outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp._structure import choose_plate, read_structure, require_supported_sites
 from numpyro_dp.errors import UnsupportedModelError
@@ -62,18 +62,21 @@ def outline(
     ``summed=False`` is for guides that take care of discrete latents themselves: the model is not
     split, and no density of it may be used.
     """
-    layout, _ = read_arguments(model, args, kwargs)
-    structure = read_structure(model, layout, init_to_uniform())
-    plate, num_records = choose_plate(structure, data_plate)
+    given, _ = read_arguments(model, args, kwargs)
+    layout = given.unnumbered() if private_size else given
+    structure = read_structure(model, layout, init_to_uniform(), private_size=private_size)
+    plate, rows = choose_plate(structure, data_plate)
     require_supported_sites(structure, plate, variational=True)
     if not layout.arrays:
         raise UnsupportedModelError(
             f"no argument holds records (plate `{plate}`): pass the data as arguments of the "
             "model, not by a closure"
         )
-    layout.require_records(num_records, plate)
+    layout.require_records(rows, plate)
+    num_records = given.arrays[0].shape[0]
     layout.require_no_listed_data(num_records)
     require_handed(model, layout, num_records)
+    require_arguments_handed(layout, num_records)
     own = [s for s in structure.of_kind("latent") if s.inside(plate)]
     wall = None
     if summed and not own and not structure.of_kind("param") and structure.of_kind("latent"):
@@ -123,7 +126,7 @@ class VariationalModel:
         private_size: bool,
     ) -> None:
         structure = read_structure(model, found.layout, init_to_uniform())
-        require_handed(guide, found.layout, found.num_records)
+        require_handed(guide, found.layout, found.num_records, whose="the guide")
         pair = Pair(model, guide, found.layout, structure, found.plate, found.num_records)
         values = {
             "model": model,
@@ -151,8 +154,16 @@ class VariationalModel:
     def __reduce__(self) -> tuple[Any, ...]:
         # Jaxprs do not pickle; model, guide and layout hold no record and rebuild them.
         model, guide, layout, data_plate, private_size, _ = self._identity
-        found = Outline(layout, self.plate, self.num_records, self.wall)
+        found = Outline(layout, self.plate, layout.arrays[0].shape[0], self.wall)
         return VariationalModel, (model, guide, found, data_plate, private_size)
+
+    def unnumbered(self) -> VariationalModel:
+        """The same without the number of records, where that is private: what a result may keep."""
+        if not self._identity[4]:
+            return self
+        rebuild, (model, guide, found, *rest) = self.__reduce__()
+        wall = None if found.wall is None else found.wall.unnumbered()
+        return rebuild(model, guide, found._replace(wall=wall), *rest)
 
     @property
     def latents(self) -> tuple[str, ...]:
@@ -247,8 +258,9 @@ class VariationalModel:
 
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
         """Record arrays, with the row numbers where records draw latents of their own."""
-        layout, arrays = read_arguments(self.model, args, kwargs)
-        if layout != self._layout:
+        given, arrays = read_arguments(self.model, args, kwargs)
+        layout = given.unnumbered() if self._identity[4] else given
+        if layout != self._layout or given.arrays[0].shape[0] != self.num_records:
             raise UnsupportedModelError("the arguments differ from those that were traced")
         rows = [jnp.arange(self.num_records, dtype=jnp.int32)] if self.local_latents else []
         return [*as_records(layout, arrays), *rows]

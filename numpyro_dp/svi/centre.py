@@ -104,6 +104,10 @@ class PrivateCentre:
     def __post_init__(self) -> None:
         _validate.own_numbers(self)
         _validate.positive("row_norm", self.row_norm)
+        if self.intercept is not None and type(self.intercept) is not int:
+            raise ValueError(
+                f"intercept must be the number of a column, got {_validate.shown(self.intercept)}"
+            )
         arguments.check_noise(self.privacy, self.noise_multiplier)
         if self.noise_multiplier is not None:
             _validate.positive("noise_multiplier", self.noise_multiplier)
@@ -115,11 +119,11 @@ class PrivateCentre:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
         return self._account.delta(self.privacy)
 
-    def run(self, rng_key: Any, x: ArrayLike) -> CentredInputs:
+    def run(self, rng_key: Any, x: np.ndarray | Array) -> CentredInputs:
         """Charge the accountant, then release the mean.
 
         :param rng_key: a JAX key; with ``secure=True`` it governs nothing.
-        :param x: inputs, one row for each record, of shape (records, columns).
+        :param x: inputs, a NumPy or JAX array of real numbers of shape (records, columns).
         :returns: the shift, and functions that apply and undo it.
         :raises BudgetExceededError: the accountant refuses; nothing was charged.
         :raises UnsupportedModelError: the number of rows is private.
@@ -127,9 +131,10 @@ class PrivateCentre:
         """
         refuse_traced("PrivateCentre.run", rng_key, x)
         key = as_typed_keys(rng_key, 1)
-        columns = self._columns(np.shape(x))
+        _require_table(x)
+        columns = self._columns(x.shape)
         mechanism = planned_sum(
-            num_records=np.shape(x)[0],
+            num_records=x.shape[0],
             dim=len(columns),
             sampling_rate=1.0,
             clip_norm=float(self.row_norm),
@@ -145,8 +150,8 @@ class PrivateCentre:
         with np.errstate(all="ignore"):
             rows = jnp.asarray(x, jnp.float32)
         mean = _mean(mechanism, columns, noise_key, rows)
-        shift = jnp.zeros(np.shape(x)[1], mean.dtype).at[np.array(columns)].set(mean)
-        return CentredInputs(shift, self._intercept(np.shape(x)[1]), self._report(mechanism))
+        shift = jnp.zeros(x.shape[1], mean.dtype).at[np.array(columns)].set(mean)
+        return CentredInputs(shift, self._intercept(x.shape[1]), self._report(mechanism))
 
     def _columns(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if self._account.private_size:
@@ -185,6 +190,22 @@ class PrivateCentre:
                 "row_norm, the intercept's column and every option",
             ),
             arithmetic=arithmetic(mechanism),
+        )
+
+
+def _require_table(x: Any) -> None:
+    # By kind and shape alone: whether a list converts depends on what single records hold.
+    masked = isinstance(x, np.ma.MaskedArray)  # JAX would drop the mask.
+    array = isinstance(x, (np.ndarray, jax.Array)) and not masked
+    numbers = array and (
+        jnp.issubdtype(x.dtype, jnp.floating)
+        or jnp.issubdtype(x.dtype, jnp.integer)
+        or jnp.issubdtype(x.dtype, jnp.bool_)
+    )
+    if not numbers:
+        raise ValueError(
+            "x must be a NumPy or JAX array of real numbers, of shape (records, columns), with NaN "
+            f"for what is missing, got {f'dtype {x.dtype}' if array else type(x).__name__}"
         )
 
 

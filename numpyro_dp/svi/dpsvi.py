@@ -338,7 +338,7 @@ class DPSVI(MeteredSVI):
         self._last_state = SVIState(last.optim_state, None, scrubbed(last.draws_key))
         report = self._report(target, plan, num_steps, fit)
         losses = None if plan.elbo is None else last.losses
-        return DPSVIRunResult(constrained, self._last_state, losses, report, target)
+        return DPSVIRunResult(constrained, self._last_state, losses, report, target.unnumbered())
 
     def _bind(self, target: VariationalModel, state: SVIState, num_steps: int) -> tuple[Fit, Plan]:
         """Fix every number of a run; nothing is charged or touched."""

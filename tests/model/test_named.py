@@ -1,6 +1,8 @@
 """Records that the model's code names, without being handed them, are refused."""
 
+import sys
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +15,12 @@ from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoNormal
 
 import numpyro_dp as ndp
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model import PrivateModel, private_model
+from tests.models import OutOfSight
 
 N = 37
 ROWS = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32)
+this = sys.modules[__name__]
 KNOTS = np.zeros((5, 2), np.float32)
 TABLES = {"train": {"x": ROWS}}
 # Keys that do not sort, and a cycle.
@@ -65,6 +69,55 @@ def scaled_by_a_partial(x, y):
 
 def scaled_by_a_distribution(x, y):
     observe(x, y, scale=float(np.std(PRIOR.loc)))
+
+
+HELD = SimpleNamespace(deep=SimpleNamespace(rows=ROWS))
+LISTED = ROWS[:, 0].tolist()
+TURNED = ROWS.T
+
+
+class Spread:
+    """A class that finds the rows by itself."""
+
+    told = ROWS
+
+    def __init__(self):
+        self.value = spread()
+
+    def again(self):
+        return spread()
+
+
+class Quiet:
+    def again(self):
+        return spread()
+
+
+QUIET = Quiet()
+
+
+def scaled_by_an_attribute(x, y):
+    observe(x, y, scale=float(HELD.deep.rows.std()))
+
+
+def scaled_by_a_list(x, y):
+    observe(x, y, scale=float(np.std(LISTED)))
+
+
+def scaled_by_turned_rows(x, y):
+    observe(x, y, scale=float(TURNED.std()))
+
+
+def scaled_by_a_class(x, y):
+    observe(x, y, scale=Spread().value)
+
+
+def scaled_by_another_object(x, y):
+    observe(x, y, scale=QUIET.again())
+
+
+def scaled_by_a_module(x, y):
+    observe(x, y, scale=this.spread())
 
 
 def by_closure(rows):
@@ -154,6 +207,12 @@ def data():
         (scaled_by_a_compiled_helper, "ROWS"),
         (scaled_by_a_partial, "argument 0"),
         (scaled_by_a_distribution, "PRIOR"),
+        (scaled_by_an_attribute, "rows"),
+        (scaled_by_a_list, "LISTED"),
+        (scaled_by_turned_rows, "TURNED"),
+        (scaled_by_a_class, "ROWS|told"),
+        (scaled_by_another_object, "ROWS"),
+        (scaled_by_a_module, "ROWS"),
         (Study(), "rows"),
         (Study().by_method, "rows"),
         (Study().by_property, "rows"),
@@ -173,13 +232,19 @@ def data():
         "compiled helper",
         "partial helper",
         "distribution",
+        "attribute",
+        "list",
+        "turned",
+        "class",
+        "another object",
+        "module",
         "object",
         "method",
         "property",
     ],
 )
 def test_a_named_array_of_records_is_refused(model, name):
-    with pytest.raises(ndp.UnsupportedModelError, match=f"`{name}`.*argument"):
+    with pytest.raises(ndp.UnsupportedModelError, match=f"`({name})`.*argument"):
         PrivateModel(model, data(), check=False)
 
 
@@ -311,11 +376,7 @@ BY_THE_RECORDS = {
 }
 
 
-class Hidden:
-    told = jnp.asarray(ROWS)
-
-
-HIDDEN = Hidden()
+HIDDEN = OutOfSight(told=jnp.asarray(ROWS))
 
 
 def fit(optim, accountant=None):
@@ -353,3 +414,89 @@ FREE = {
 @pytest.mark.parametrize("made", FREE.values(), ids=FREE)
 def test_an_optimiser_with_a_public_schedule_is_taken(made):
     assert fit(made()).params
+
+
+def told_by_a_function(x, y, tell):
+    observe(x, y, scale=tell())
+
+
+def test_functions_among_the_arguments_are_read_unless_declared_public():
+    def tell():
+        return float(ROWS.std())
+
+    with pytest.raises(ndp.UnsupportedModelError, match=r"argument `tell` names `ROWS`"):
+        PrivateModel(told_by_a_function, (*data(), tell), check=False)
+    PrivateModel(told_by_a_function, (*data(), lambda: float(KNOTS.std()) + 1), check=False)
+    PrivateModel(told_by_a_function, (*data(), ndp.public(tell)), check=False)
+
+
+def test_a_function_as_static_argument_of_a_fit_is_read():
+    svi = ndp.DPSVI(
+        told_by_a_function,
+        AutoNormal(told_by_a_function),
+        numpyro.optim.SGD(1e-9),
+        clip_norm=1.0,
+        noise_multiplier=50.0,
+        tell=spread,
+    )
+    with pytest.raises(ndp.UnsupportedModelError, match=r"argument `tell` names `ROWS`"):
+        svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+
+
+def test_the_model_of_an_autoguide_is_read_where_it_is_another():
+    svi = ndp.DPSVI(
+        observe,
+        AutoNormal(centred_by_a_global),
+        numpyro.optim.SGD(1e-9),
+        clip_norm=1.0,
+        noise_multiplier=50.0,
+    )
+    with pytest.raises(ndp.UnsupportedModelError, match=r"autoguide's model names `ROWS`"):
+        svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+
+
+def normal_guide(x, y):
+    numpyro.sample("w", dist.Normal(numpyro.param("loc", jnp.zeros(2)), 1.0).to_event(1))
+
+
+def at_the_mean(site):
+    return jnp.asarray(ROWS.mean(0)) if site["name"] == "loc" else None
+
+
+@pytest.mark.parametrize(
+    "held", [{"substitute_fn": at_the_mean}, {"data": {"loc": ROWS}}], ids=["function", "data"]
+)
+def test_what_a_handler_holds_is_read(held):
+    guide = numpyro.handlers.substitute(normal_guide, **held)
+    optim = numpyro.optim.SGD(1e-9)
+    svi = ndp.DPSVI(observe, guide, optim, clip_norm=1.0, noise_multiplier=50.0)
+    with pytest.raises(ndp.UnsupportedModelError, match=r"the guide names `(ROWS|data)`"):
+        svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+
+
+LATER = None
+
+
+def guide_by_later(x, y):
+    start = jnp.zeros(2) if LATER is None else jnp.asarray(np.asarray(LATER).mean(0))
+    numpyro.sample("w", dist.Normal(numpyro.param("loc", start), 1.0).to_event(1))
+
+
+def model_by_later(x, y):
+    observe(x, y, scale=1.0 if LATER is None else float(np.asarray(LATER).std()))
+
+
+def test_a_global_that_changes_between_two_runs_is_seen(monkeypatch):
+    accountant = ndp.Accountant()
+    optim = numpyro.optim.SGD(1e-9)
+    options = {"clip_norm": 1.0, "noise_multiplier": 50.0, "accountant": accountant}
+    svi = ndp.DPSVI(observe, guide_by_later, optim, **options)
+    svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+    private_model(model_by_later, data(), check=False)
+    spent = len(accountant.entries)
+    monkeypatch.setattr(this, "LATER", ROWS)
+    with pytest.raises(ndp.UnsupportedModelError, match=r"the guide names `LATER`"):
+        svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+    with pytest.raises(ndp.UnsupportedModelError, match=r"the model names `LATER`"):
+        private_model(model_by_later, data(), check=False)
+    assert len(accountant.entries) == spent

@@ -113,3 +113,36 @@ def test_centring_refuses_what_it_cannot_do():
         found.restore(jnp.ones(2))
     with pytest.raises(ValueError, match="no column"):
         ndp.PrivateCentre(row_norm=1.0, noise_multiplier=1.0, intercept=7).run(KEY, np.ones((5, 2)))
+
+
+WORD = "a word that nobody may read"
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.array([[1.0, 2.0], [3.0, WORD]], dtype=object),
+        np.array([["1", "2"], ["3", WORD]]),
+        [[1.0, 2.0], [3.0, WORD]],
+        [[1.0, 2.0], [3.0, 4.0]],
+        np.array([[1, 10**400], [1, 1]], dtype=object),
+        np.ones((2, 2), complex),
+        np.ma.masked_greater(np.ones((2, 2)), 3.0),
+    ],
+    ids=["objects", "texts", "list", "clean list", "large", "complex", "masked"],
+)
+def test_inputs_that_are_no_array_of_numbers_are_refused_unquoted_before_the_charge(x):
+    accountant = ndp.Accountant()
+    centre = ndp.PrivateCentre(row_norm=1.0, noise_multiplier=9.0, accountant=accountant)
+    with pytest.raises(ValueError, match="array of real numbers") as caught:
+        centre.run(jax.random.key(0), x)
+    assert WORD not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    assert not accountant.entries
+
+
+@pytest.mark.parametrize("intercept", [1.5, True, "age"])
+def test_an_intercept_is_a_whole_number(intercept):
+    with pytest.raises(ValueError, match="number of a column"):
+        ndp.PrivateCentre(row_norm=1.0, noise_multiplier=9.0, intercept=intercept)

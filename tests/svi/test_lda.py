@@ -5,7 +5,6 @@ import json
 import math
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +26,7 @@ from numpyro_dp.svi.guides import lda_programme
 from numpyro_dp.svi.guides.lda_document import Mixture, in_order
 from numpyro_dp.svi.guides.lda_model import Corpus
 from numpyro_dp.svi.vips import _release
+from tests.models import OutOfSight
 
 K, V, PLACES = 3, 12, 10
 ETA, ALPHA = 0.3, 0.2
@@ -389,8 +389,8 @@ def _(size, batched, counts):
     return counts + counts.sum(0), True
 
 
-# In an attribute: an array that the code names itself is refused before any trace.
-HELD = SimpleNamespace(others=jnp.asarray(corpus()))
+# Out of sight: an array that the code names is refused before any trace.
+HELD = OutOfSight(others=jnp.asarray(corpus()))
 
 
 def peeking(seen=lambda counts: counts, prior=lambda: ETA):

@@ -1,5 +1,7 @@
 """A fit whose number of records is private is refused without a word of that number."""
 
+import pickle
+import pickletools
 import re
 
 import jax
@@ -76,3 +78,78 @@ def test_refusals_do_not_tell_the_number(name, method, data):
     assert not NUMBER.search(str(error)), str(error)
     assert error.__cause__ is None
     assert error.__context__ is None
+
+
+ROWS = 2137
+
+
+def mean(x):
+    mu = numpyro.sample("mu", dist.Normal(0, 10))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("x", dist.Normal(mu, 1), obs=x)
+
+
+def start_by_size(x):
+    numpyro.sample("mu", dist.Normal(numpyro.param("loc", 1.0 * x.shape[0]), 1.0))
+
+
+def drawn_start_by_size(x):
+    start = numpyro.param("loc", lambda key: jax.random.normal(key) / x.shape[0])
+    numpyro.sample("mu", dist.Normal(start, 1.0))
+
+
+def shape_by_size(x):
+    many = numpyro.param("many", np.zeros(x.shape[0] // 2))
+    numpyro.sample("mu", dist.Normal(many.sum(), 1.0))
+
+
+def shape_by_steps_of_size(x):
+    # The same at a record more, so that no comparison of neighbouring sizes shows it.
+    many = numpyro.param("many", np.zeros(x.shape[0] // 1000))
+    numpyro.sample("mu", dist.Normal(many.sum(), 1.0))
+
+
+def numbers(rows=ROWS):
+    return np.random.default_rng(0).normal(size=rows).astype(np.float32)
+
+
+@pytest.mark.parametrize("guide", [start_by_size, drawn_start_by_size, shape_by_size])
+def test_starting_values_may_not_tell_the_number(guide):
+    svi = fit(mean, guide)
+    with pytest.raises(ndp.UnsupportedModelError, match=r"parameter depends on the number"):
+        svi.run(jax.random.key(0), 1, numbers(), progress_bar=False)
+
+
+def test_what_depends_on_the_number_in_steps_is_that_of_made_up_rows():
+    shapes = {
+        svi.run(jax.random.key(0), 1, numbers(rows), progress_bar=False).params["many"].shape
+        for svi, rows in ((fit(mean, shape_by_steps_of_size), rows) for rows in (2137, 5137))
+    }
+    assert len(shapes) == 1
+
+
+@pytest.mark.parametrize("guide", [None, shape_by_steps_of_size], ids=["autoguide", "by hand"])
+def test_neither_result_nor_guide_keeps_the_number(guide):
+    svi = fit(mean, guide)
+    result = svi.run(jax.random.key(0), 1, numbers(), progress_bar=False)
+    target = result.target
+    assert target.num_records == target.wall.num_records != ROWS
+    kept = pickletools.genops(pickle.dumps((result, svi.guide)))
+    assert ROWS not in [argument for _, argument, _ in kept]
+    copy = pickle.loads(pickle.dumps(result))
+    assert copy.get_samples(num_samples=3)["mu"].shape == (3,)
+    assert ROWS not in numbers_within(svi.guide.__dict__ if guide is None else {})
+
+
+def numbers_within(value, depth=6):
+    """Every integer and array length that an object's attributes lead to."""
+    if depth == 0:
+        return set()
+    if isinstance(value, int):
+        return {value}
+    if hasattr(value, "shape") and isinstance(value.shape, tuple):
+        return set(value.shape)
+    parts = value.values() if isinstance(value, dict) else value
+    if not isinstance(parts, (list, tuple, type({}.values()))):
+        parts = getattr(value, "__dict__", {}).values()
+    return set().union(*(numbers_within(part, depth - 1) for part in parts))

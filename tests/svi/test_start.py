@@ -1,7 +1,5 @@
 """Where a private fit starts: nowhere that a record has been."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +9,12 @@ import optax
 import pytest
 
 import numpyro_dp as ndp
+from tests.models import OutOfSight
 
 KEY = jax.random.key(0)
 X = np.linspace(700.0, 800.0, 50, dtype=np.float32)
-# In an attribute: an array that the code names itself is refused before any trace.
-HELD = SimpleNamespace(x=X)
+# Out of sight: an array that the code names is refused before any trace.
+HELD = OutOfSight(x=X)
 
 
 def model(x, scale=1.0):

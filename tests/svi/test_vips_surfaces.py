@@ -5,7 +5,6 @@ import io
 import pickle
 import re
 import warnings
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +16,12 @@ from numpyro.infer import SVI, Predictive, Trace_ELBO
 
 import numpyro_dp as ndp
 from tests.contract.surfaces import dataset_bytes, flatten
+from tests.models import OutOfSight
 
 KEY, N = jax.random.key(3), 40
 RNG = np.random.default_rng(0)
-# In an attribute: an array that the code names itself is refused before any trace.
-HELD = SimpleNamespace(others=jnp.asarray(RNG.normal(size=(N, 2)), jnp.float32))
+# Out of sight: an array that the code names is refused before any trace.
+HELD = OutOfSight(others=jnp.asarray(RNG.normal(size=(N, 2)), jnp.float32))
 
 
 def coins(y):

@@ -150,7 +150,7 @@ def _require_drawable(wall: PrivateModel) -> None:
         sites, _ = run_whole(spec.model, spec.layout.fill(arrays), key, strategy=init_to_sample)
         flat.extend(n for n, s in sites.items() if _improper(s.get("fn")))
 
-    structs = [leaf.struct(wall.num_records) for leaf in spec.layout.arrays]
+    structs = [leaf.struct() for leaf in spec.layout.arrays]
     jax.eval_shape(trace, structs, jax.eval_shape(lambda: random.key(0)))
     if flat:
         raise UnsupportedModelError(
