@@ -339,16 +339,9 @@ def starting_locations(site=None):
 )
 def test_an_autoguide_may_not_start_at_what_the_records_say(strategy):
     accountant = ndp.Accountant()
-    svi = ndp.DPSVI(
-        observe,
-        AutoNormal(observe, init_loc_fn=strategy),
-        numpyro.optim.SGD(1e-9),
-        clip_norm=1.0,
-        noise_multiplier=50.0,
-        accountant=accountant,
-    )
+    guide = AutoNormal(observe, init_loc_fn=strategy)
     with pytest.raises(ndp.UnsupportedModelError, match=r"init_loc_fn=.*free of data"):
-        svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+        fit(accountant=accountant, guide=guide)
     assert not accountant.entries
 
 
@@ -379,16 +372,15 @@ BY_THE_RECORDS = {
 HIDDEN = OutOfSight(told=jnp.asarray(ROWS))
 
 
-def fit(optim, accountant=None):
-    svi = ndp.DPSVI(
-        observe,
-        AutoNormal(observe),
-        optim,
-        clip_norm=1.0,
-        noise_multiplier=50.0,
-        accountant=accountant,
-    )
-    return svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+def svi(optim=None, accountant=None, model=observe, guide=None, **more):
+    guide = AutoNormal(model) if guide is None else guide
+    optim = numpyro.optim.SGD(1e-9) if optim is None else optim
+    options = {"clip_norm": 1.0, "noise_multiplier": 50.0, "accountant": accountant, **more}
+    return ndp.DPSVI(model, guide, optim, **options)
+
+
+def fit(*given, **options):
+    return svi(*given, **options).run(jax.random.key(0), 2, *data(), progress_bar=False)
 
 
 @pytest.mark.parametrize("made", BY_THE_RECORDS.values(), ids=BY_THE_RECORDS)
@@ -431,28 +423,13 @@ def test_functions_among_the_arguments_are_read_unless_declared_public():
 
 
 def test_a_function_as_static_argument_of_a_fit_is_read():
-    svi = ndp.DPSVI(
-        told_by_a_function,
-        AutoNormal(told_by_a_function),
-        numpyro.optim.SGD(1e-9),
-        clip_norm=1.0,
-        noise_multiplier=50.0,
-        tell=spread,
-    )
     with pytest.raises(ndp.UnsupportedModelError, match=r"argument `tell` names `ROWS`"):
-        svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+        fit(model=told_by_a_function, tell=spread)
 
 
 def test_the_model_of_an_autoguide_is_read_where_it_is_another():
-    svi = ndp.DPSVI(
-        observe,
-        AutoNormal(centred_by_a_global),
-        numpyro.optim.SGD(1e-9),
-        clip_norm=1.0,
-        noise_multiplier=50.0,
-    )
     with pytest.raises(ndp.UnsupportedModelError, match=r"autoguide's model names `ROWS`"):
-        svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+        fit(guide=AutoNormal(centred_by_a_global))
 
 
 def normal_guide(x, y):
@@ -468,10 +445,8 @@ def at_the_mean(site):
 )
 def test_what_a_handler_holds_is_read(held):
     guide = numpyro.handlers.substitute(normal_guide, **held)
-    optim = numpyro.optim.SGD(1e-9)
-    svi = ndp.DPSVI(observe, guide, optim, clip_norm=1.0, noise_multiplier=50.0)
     with pytest.raises(ndp.UnsupportedModelError, match=r"the guide names `(ROWS|data)`"):
-        svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+        fit(guide=guide)
 
 
 LATER = None
@@ -488,15 +463,13 @@ def model_by_later(x, y):
 
 def test_a_global_that_changes_between_two_runs_is_seen(monkeypatch):
     accountant = ndp.Accountant()
-    optim = numpyro.optim.SGD(1e-9)
-    options = {"clip_norm": 1.0, "noise_multiplier": 50.0, "accountant": accountant}
-    svi = ndp.DPSVI(observe, guide_by_later, optim, **options)
-    svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+    made = svi(accountant=accountant, guide=guide_by_later)
+    made.run(jax.random.key(0), 2, *data(), progress_bar=False)
     private_model(model_by_later, data(), check=False)
     spent = len(accountant.entries)
     monkeypatch.setattr(this, "LATER", ROWS)
     with pytest.raises(ndp.UnsupportedModelError, match=r"the guide names `LATER`"):
-        svi.run(jax.random.key(0), 2, *data(), progress_bar=False)
+        made.run(jax.random.key(0), 2, *data(), progress_bar=False)
     with pytest.raises(ndp.UnsupportedModelError, match=r"the model names `LATER`"):
         private_model(model_by_later, data(), check=False)
     assert len(accountant.entries) == spent
