@@ -39,6 +39,8 @@ _OVERFLOW = 1e-12
 # Gradients of one block stay in a core's cache (192 KiB of float32).
 _BLOCK_ELEMENTS = 3 << 14
 _LEAST_BLOCK_ROWS = 16
+# Without privacy all vectors are added at once, as long as they are no more than this (128 MiB).
+_FLOAT_ELEMENTS = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -330,8 +332,10 @@ class PrivateSum:
         if self.max_records is not None:
             # A record's floats must not depend on its place, which moves when one is absent.
             most = 1
-        if self.lattice is not None:
-            entries = self.entries or self.dim
+        entries = self.entries or self.dim
+        if self.lattice is None:
+            most = min(most, max(_FLOAT_ELEMENTS // entries, 1))
+        else:
             # A block should do more work than adding its (dense) sum to the others'.
             in_cache = max(_BLOCK_ELEMENTS // entries, 2 * self.dim // entries, _LEAST_BLOCK_ROWS)
             most = min(most, in_cache, self.lattice.exact_rows)
