@@ -23,7 +23,7 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
-from numpyro_dp.mechanisms import CHACHA20, PrivateSum
+from numpyro_dp.mechanisms import CHACHA20, PrivateSum, private_sum
 from numpyro_dp.mechanisms.clip import integer_sum
 from numpyro_dp.mechanisms.lattice import Lattice, choose_lattice
 
@@ -331,6 +331,20 @@ def test_float_path_is_the_plain_sum(microbatch_size):
     if microbatch_size is None:
         np.testing.assert_array_equal(released, x.sum(0))
     np.testing.assert_allclose(released, x.sum(0), rtol=1e-4, atol=0.05)
+
+
+def test_float_path_holds_no_more_vectors_than_fit(monkeypatch):
+    whole = {"noise_multiplier": 0.0, "clip_norm": math.inf, "sampling_rate": 1.0}
+    many = PrivateSum.create(num_records=400_000, dim=6_400, num_steps=1, delta=1e-5, **whole)
+    blocks, rows = many._blocks()
+    assert blocks * rows >= 400_000
+    assert rows * many.dim * 4 <= 1 << 27
+    total, x = private(**whole), 1e3 * data()
+    monkeypatch.setattr(private_sum, "_FLOAT_ELEMENTS", 5 * total.dim)
+    assert total._blocks()[1] <= 5
+    np.testing.assert_allclose(
+        total.release(random.key(0), row, [x]), x.sum(0), rtol=1e-4, atol=0.05
+    )
 
 
 def test_float_path_of_a_batch_is_unbiased():
