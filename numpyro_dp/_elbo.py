@@ -97,9 +97,10 @@ def trace_bound(pair: Pair, private_size: bool) -> Bound:
     out = whole.program.out
     dropped = [name for name in out["deterministic"] if _reads(whole, "deterministic", name)]
     if private_size:
-        _require_same_start(starts, _parameters(pair, rows + 1)[0], pair.plate)
-        longer = _label(pair, params, transforms, rows + 1)
-        dropped += _require_same(whole, longer, pair.plate)
+        for others in pair.layout.other_rows():
+            _require_same_start(starts, _parameters(pair, others)[0], pair.plate)
+            longer = _label(pair, params, transforms, others)
+            dropped += _require_same(whole, longer, pair.plate)
     kept = {k: v for k, v in out["deterministic"].items() if k not in dropped}
     values = {**_constrained(params, transforms), **out["latent"]}
     bound = Bound(
@@ -165,7 +166,7 @@ def _every(program: Program) -> Pruned:
 
 
 def _require_same_start(here: Program, there: Program, plate: str) -> None:
-    """Compare what parameters start from on one record more."""
+    """Compare what parameters start from on another number of records."""
     if fingerprint(_every(here)) != fingerprint(_every(there)):
         raise UnsupportedModelError(
             "the shape or starting value of a parameter depends on the number of records in plate "
@@ -258,7 +259,7 @@ def _refuse_readers(whole: Labelled, group: str, pair: Pair) -> None:
 
 
 def _require_same(whole: Labelled, longer: Labelled, plate: str) -> list[str]:
-    """Compare the programs at N and N + 1 records; returns deterministic sites that differ."""
+    """Compare programs at two numbers of records; returns deterministic sites that differ."""
     differing = []
     for group, name in dict.fromkeys(whole.labels):
         here, there = (

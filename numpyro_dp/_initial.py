@@ -38,8 +38,8 @@ def initial_program(
     rows = layout.arrays[0].shape[0]
     key = jax.ShapeDtypeStruct(jnp.shape(rng_key), rng_key.dtype)
     pruned = _trace(model, layout, structure, key, configured, rows)
-    if private_size:
-        longer = _trace(model, layout, structure, key, configured, rows + 1)
+    for others in layout.other_rows() if private_size else ():
+        longer = _trace(model, layout, structure, key, configured, others)
         if fingerprint(pruned) != fingerprint(longer):
             raise UnsupportedModelError(
                 "the initial values depend on the number of records, which is private under "

@@ -36,6 +36,9 @@ _LIBRARIES = (
 _FUNCTIONS = (FunctionType, MethodType, functools.partial, property, staticmethod, classmethod)
 # What a handler calls, which is read by itself, and what it has seen of earlier runs.
 _NOT_OPTIONS = ("fn", "trace", "__wrapped__")
+_PLAIN = (Number, str, bytes, type(None))
+# What runs when an object of a class is made, or called.
+_WHEN_MADE = ("__new__", "__init__", "__post_init__", "__call__")
 _MODEL_REMEDY = (
     "Make it an argument of the model (wrapped in `numpyro_dp.public` if it holds nothing private)"
 )
@@ -98,8 +101,14 @@ def _shapes(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[int, ...]
     """Shapes of all arrays and lists that a function reaches by name."""
     waiting: list[Any] = [function]
     seen: set[Any] = set()
+    # Kept, so that none made on the way gets the address of one that is gone.
+    met: dict[int, Any] = {}
     while waiting:
-        plain, held = _innermost(waiting.pop())
+        given = waiting.pop()
+        if id(given) in met:
+            continue
+        met[id(given)] = given
+        plain, held = _innermost(given)
         code, owner = _method(plain)
         attributes: list[str] = []
         if code is not None and (code, id(owner)) not in seen:
@@ -113,7 +122,7 @@ def _shapes(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[int, ...]
         for name, value in _parts(held, attributes):
             if _method(_innermost(value)[0])[0] is not None or isinstance(value, _FUNCTIONS):
                 waiting.append(value)
-            shape = getattr(value, "shape", None)
+            shape = _asked(value, "shape")
             if isinstance(shape, tuple):
                 yield name, shape
             elif isinstance(value, (list, tuple, dict)):
@@ -136,19 +145,30 @@ def _innermost(function: Any) -> tuple[Any, list[Named]]:
             function = function.fn
         elif isinstance(function, property):
             function = function.fget
+        elif isinstance(function, (staticmethod, classmethod)):
+            function = function.__func__
         else:
-            function = getattr(function, "__wrapped__", function)
+            # As it is stored: an object that makes up attributes would make up this one for ever.
+            function = inspect.getattr_static(function, "__wrapped__", function)
     return function, held
 
 
 def _method(called: Any) -> tuple[FunctionType | None, Any]:
     """A function and the object it is a method of, if it is written in Python."""
     if not isinstance(called, (FunctionType, MethodType)):
-        called = getattr(called, "__call__", None)  # noqa: B004 - not to ask, but to read it
+        called = _asked(called, "__call__")
     function, owner = called, None
     if isinstance(called, MethodType):
         function, owner = called.__func__, called.__self__
     return (function, owner) if isinstance(function, FunctionType) else (None, None)
+
+
+def _asked(value: Any, name: str) -> Any:
+    """An attribute, or ``None`` where asking for it is an error of the object's own."""
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
 
 
 def _of(libraries: Iterable[str], module: Any) -> bool:
@@ -158,7 +178,6 @@ def _of(libraries: Iterable[str], module: Any) -> bool:
 def _parts(named: list[Named], attributes: list[str]) -> Iterator[Named]:
     """Each value, what lists and trees hold, and the attributes of objects and classes."""
     waiting = list(named)
-    # The values are kept, so that none made on the way gets the address of one that is gone.
     seen: dict[int, Any] = {}
     while waiting:
         name, value = waiting.pop()
@@ -169,21 +188,29 @@ def _parts(named: list[Named], attributes: list[str]) -> Iterator[Named]:
         if isinstance(value, (dict, list, tuple)):
             # By hand: of keys that do not sort JAX makes an error, of a cycle no end.
             elements = value.values() if isinstance(value, dict) else value
-            waiting += [(name, element) for element in elements if not isinstance(element, Number)]
+            waiting += [(name, part) for part in elements if not isinstance(part, _PLAIN)]
         elif isinstance(value, type):
             if not _of(_LIBRARIES, value.__module__):
-                waiting += vars(value).items()
-        elif not isinstance(getattr(value, "shape", None), tuple):
+                waiting += _attributes(value, [*_WHEN_MADE, *attributes])
+        elif not isinstance(value, _PLAIN) and not isinstance(_asked(value, "shape"), tuple):
             waiting += _attributes(value, attributes)
-            # Not asked for elements: JAX warns of iterators.
-            leaves = jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, Iterator))
-            waiting += [(name, leaf) for leaf in leaves]
+            waiting += [(name, leaf) for leaf in _leaves(value)]
+
+
+def _leaves(value: Any) -> list[Any]:
+    """What a tree that JAX knows holds."""
+    try:
+        # Not asked for elements: JAX warns of iterators.
+        return jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, Iterator))
+    except Exception:
+        # Of one with keys that do not sort, say.
+        return list(getattr(value, "__dict__", {}).values())
 
 
 def _shape_of_list(value: Any) -> tuple[int, ...]:
     """That of a list or table of plain values; nothing for others."""
     elements = list(value.values() if isinstance(value, dict) else value)
-    plain = elements and all(isinstance(element, (Number, str)) for element in elements)
+    plain = elements and all(isinstance(element, _PLAIN) for element in elements)
     return (len(elements),) if plain else ()
 
 

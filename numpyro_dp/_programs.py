@@ -116,8 +116,9 @@ def global_programs(
             _refuse_readers(whole, group, structure, plate)
     dropped = _record_readers(whole, "deterministic")
     if private_size:
-        longer = _label(model, layout, structure, plate, rows + 1)
-        dropped |= _require_same(whole, longer, plate)
+        for others in layout.other_rows():
+            longer = _label(model, layout, structure, plate, others)
+            dropped |= _require_same(whole, longer, plate)
     kept = {k: v for k, v in whole.program.out["deterministic"].items() if k not in dropped}
     programs = GlobalPrograms(
         log_prior=whole.pruned(lambda label: label[0] == "prior"),
@@ -158,7 +159,7 @@ def _refuse_readers(whole: Labelled, group: str, structure: Structure, plate: st
 
 
 def _require_same(whole: Labelled, longer: Labelled, plate: str) -> dict[str, list[str]]:
-    """Compare the programs at N and N + 1 records; returns the deterministic sites that differ."""
+    """Compare programs at two numbers of records; returns the deterministic sites that differ."""
     differing: dict[str, list[str]] = {}
     for group, name in dict.fromkeys(whole.labels):
         here, there = (p.pruned(lambda lb, t=(group, name): lb == t) for p in (whole, longer))

@@ -91,8 +91,9 @@ def _judge(spec: Spec) -> Parts:
     term = rows_program(run, layout, programs.constrained, 1)
     require_no_closure(term, layout, num_records)
     require_own_gradient(term, layout, num_records, len(jax.tree.leaves(programs.constrained)))
-    require_handed(model, layout, num_records)
-    require_arguments_handed(layout, num_records)
+    if spec.num_records is not None or not spec.private_size:
+        require_handed(model, layout, num_records)
+        require_arguments_handed(layout, num_records)
     return Parts(plate, num_records, structure, programs, term)
 
 

@@ -51,7 +51,7 @@ class PrivateModel:
             catch models that are no sum over records. Privacy never rests on this check.
         private_size: the number of records is private too (relation ``add_remove``): the model is
             traced on a public number of made-up rows, and prior, supports and initial values must
-            be the same program with one row more.
+            be the same program with one row more and with three. Pickles hold no number.
 
     Raises:
         UnsupportedModelError: when the model cannot be split; the message names the site or the
@@ -148,8 +148,14 @@ class PrivateModel:
 
     def unnumbered(self) -> "PrivateModel":
         """The same without the number of records, where that is private: what a result may keep."""
-        rebuild, arguments = self.__reduce__()
-        return rebuild(*arguments) if self._spec.private_size else self
+        if not self._spec.private_size:
+            return self
+        spec = self._spec._replace(num_records=None)
+        rows = spec.layout.arrays[0].shape[0]
+        changed = {"num_records": rows, "_parts": self._parts._replace(num_records=rows)}
+        made = object.__new__(PrivateModel)
+        made.__dict__.update(self.__dict__ | changed | {"_spec": spec, "_hash": hash(spec)})
+        return made
 
     def records(
         self, model_args: Sequence[Any] = (), model_kwargs: Mapping[str, Any] | None = None
@@ -174,7 +180,9 @@ class PrivateModel:
                 f"the arguments differ from those the model was split with "
                 f"({_difference(self._spec.layout, layout)}): build a new PrivateModel for them"
             )
-        if given.arrays[0].shape[0] != self.num_records:
+        # From a pickle, no number is known where that is private, and any is as good.
+        known = self._spec.num_records
+        if known is not None and given.arrays[0].shape[0] != known:
             raise UnsupportedModelError(
                 "the arguments differ from those the model was split with (their number of rows): "
                 "build a new PrivateModel for them"

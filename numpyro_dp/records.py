@@ -22,8 +22,9 @@ from numpyro_dp.errors import UnsupportedModelError
 __all__ = ["ArrayLeaf", "FixedLeaf", "Layout", "Public", "as_records", "public", "read_arguments"]
 
 _STATIC_TYPES = (bool, int, float, complex, str, bytes)
-# Rows in the place of a private number of records. A prime, hardly the length of another axis.
-_PUBLIC_ROWS = 10_007
+# Rows in the place of a private number of records: a prime, hardly the length of another axis. What
+# is traced on them must be the same on few, too.
+_PUBLIC_ROWS, _FEW_ROWS = 1_009, 3
 Token: TypeAlias = tuple[Any, ...]
 
 # Bytes: from where on pages matter (NumPy asks for large ones from 2^22), and what a buffer must
@@ -128,6 +129,10 @@ class Layout:
         rest = iter(arrays)
         values = [next(rest) if isinstance(x, ArrayLeaf) else x.value for x in self.leaves]
         return jax.tree.unflatten(self.tree, values)
+
+    def other_rows(self) -> tuple[int, ...]:
+        """Other numbers of rows, at which a program that tells of no number must be the same."""
+        return self.arrays[0].shape[0] + 1, _FEW_ROWS
 
     def unnumbered(self) -> "Layout":
         """The same with a public number of rows: what is traced from it tells of no other.

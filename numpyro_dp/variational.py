@@ -102,6 +102,8 @@ class VariationalModel:
     :param found: the model's outline.
     :param data_plate: name of the private plate, when several enclose the observations.
     :param private_size: whether the number of records is private.
+    :param read: read the guide's code, as at every making but that from a pickle, which holds no
+        number of records to look for where that is private.
     :raises UnsupportedModelError: when model or guide cannot be split, with site, cause, remedy.
 
     **Privacy.** ``draw`` and ``global_elbo`` provably read no record; ``record_elbo`` reads one.
@@ -124,9 +126,11 @@ class VariationalModel:
         found: Outline,
         data_plate: str | None,
         private_size: bool,
+        read: bool = True,
     ) -> None:
         structure = read_structure(model, found.layout, init_to_uniform())
-        require_handed(guide, found.layout, found.num_records, whose="the guide")
+        if read:
+            require_handed(guide, found.layout, found.num_records, whose="the guide")
         pair = Pair(model, guide, found.layout, structure, found.plate, found.num_records)
         values = {
             "model": model,
@@ -155,15 +159,17 @@ class VariationalModel:
         # Jaxprs do not pickle; model, guide and layout hold no record and rebuild them.
         model, guide, layout, data_plate, private_size, _ = self._identity
         found = Outline(layout, self.plate, layout.arrays[0].shape[0], self.wall)
-        return VariationalModel, (model, guide, found, data_plate, private_size)
+        return VariationalModel, (model, guide, found, data_plate, private_size, False)
 
     def unnumbered(self) -> VariationalModel:
         """The same without the number of records, where that is private: what a result may keep."""
         if not self._identity[4]:
             return self
-        rebuild, (model, guide, found, *rest) = self.__reduce__()
-        wall = None if found.wall is None else found.wall.unnumbered()
-        return rebuild(model, guide, found._replace(wall=wall), *rest)
+        made = object.__new__(VariationalModel)
+        wall = None if self.wall is None else self.wall.unnumbered()
+        rows = self._layout.arrays[0].shape[0]
+        made.__dict__.update(self.__dict__ | {"num_records": rows, "wall": wall})
+        return made
 
     @property
     def latents(self) -> tuple[str, ...]:

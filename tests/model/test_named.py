@@ -253,6 +253,69 @@ def test_other_arrays_and_names_are_taken(model):
     PrivateModel(model, data(), check=False)
 
 
+class MakesUpAttributes:
+    """Any attribute is another object of the same kind, as of some configuration libraries."""
+
+    def __getattr__(self, name):
+        return MakesUpAttributes()
+
+    def __float__(self):
+        return 1.0
+
+
+class Strict(dict):
+    """Attributes are entries, and what is no entry is an error of another kind."""
+
+    __getattr__ = dict.__getitem__
+
+
+@jax.tree_util.register_pytree_node_class
+class Unsorted:
+    def tree_flatten(self):
+        return ({1: 1.0, "two": 2.0},), None
+
+    @classmethod
+    def tree_unflatten(cls, _, __):
+        return cls()
+
+
+class Partly:
+    """Only what a model uses of a class is read."""
+
+    scale = 2.0
+
+    @staticmethod
+    def evaluate():
+        return spread()
+
+
+def cyclic():
+    table: dict = {}
+    table["link"] = partial(max, table)
+    return table
+
+
+# Made late: doctest, too, would ask them for what they do not have.
+ODD = {
+    "made up": (MakesUpAttributes, lambda odd: float(odd.scale.inner)),
+    "strict": (lambda: Strict(scale=1.0), lambda odd: odd.scale),
+    "unsorted": (Unsorted, lambda odd: float(odd is not None)),
+    "class": (lambda: Partly, lambda odd: odd.scale),
+    "words": (lambda: [f"word {k}" for k in range(20_000)], lambda odd: float(len(odd))),
+    "cycle": (cyclic, lambda odd: float(len(odd))),
+}
+
+
+@pytest.mark.parametrize(("made", "used"), ODD.values(), ids=ODD)
+def test_odd_objects_are_read_to_an_end(made, used):
+    odd = made()
+
+    def model(x, y):
+        observe(x, y, scale=used(odd))
+
+    PrivateModel(model, data(), check=False)
+
+
 def test_a_declared_array_is_taken():
     PrivateModel(handed, (*data(), ndp.public(ROWS)), check=False)
 
