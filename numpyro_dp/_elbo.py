@@ -147,9 +147,11 @@ def _parameters(pair: Pair, rows: int) -> tuple[Program, dict[str, Any]]:
     arrays = [leaf.struct(rows) for leaf in pair.layout.arrays]
     with explained():
         program = trace_program(outline, key_struct(), arrays)
+    # Three, of the few rows of a comparison, is the length of many a parameter.
+    one_each = {pair.layout.arrays[0].shape[0]} & {rows}
     for name, tree in program.out.items():
         shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
-        listed = [shape for shape in shapes if name in inside or rows in shape]
+        listed = [shape for shape in shapes if name in inside or one_each & {*shape}]
         if listed:
             raise UnsupportedModelError(
                 f"parameter `{name}` {listed[0]} has an entry for each record of plate "
