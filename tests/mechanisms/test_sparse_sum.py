@@ -118,7 +118,9 @@ def test_a_record_of_any_kind_moves_the_integer_sum_by_its_bound(form, slots, or
     shift = sums[0] - sums[1]
     assert (shift * shift).sum() <= total.lattice.squared_bound
     real = slots[2][slots[2] < ROWS]
-    lawful = len(set(real)) == len(real) and list(slots[2]) == sorted(slots[2])
+    # Padding is all alike, whatever its numbers.
+    places = list(np.minimum(slots[2], ROWS))
+    lawful = len(set(real)) == len(real) and places == sorted(places)
     if slots[2].min() < 0 or not lawful:
         assert not shift.any()
 
