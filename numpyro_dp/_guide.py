@@ -122,15 +122,15 @@ def require_public_start(guide: Callable[..., Any], layout: Layout, num_records:
     Asked before every run, since the guide runs in each, and its globals may have changed.
 
     Args:
-        guide: an autoguide, of which the model and ``init_loc_fn`` are read; or any callable.
+        guide: any callable; of an autoguide its model and ``init_loc_fn`` are read as well.
         layout: the model's arguments, some of them declared public.
         num_records: number of records.
 
     Raises:
         UnsupportedModelError: with the array's name and the remedy.
     """
+    require_handed(guide, layout, num_records, whose="the guide")
     if not isinstance(guide, autoguide.AutoGuide):
-        require_handed(guide, layout, num_records, whose="the guide")
         return
     own = guide.model.model if isinstance(guide.model, _WithoutRecords) else guide.model
     require_handed(own, layout, num_records, whose="the autoguide's model")

@@ -18,7 +18,7 @@ from numpyro.infer import init_to_uniform
 
 from numpyro_dp._additive import dummy_records
 from numpyro_dp._initial import draw_position, initial_program
-from numpyro_dp._named import require_handed
+from numpyro_dp._named import require_arguments_handed, require_handed
 from numpyro_dp._split import Parts, Spec, check_additive, split
 from numpyro_dp._structure import quoted
 from numpyro_dp._unnumbered import unnumbered
@@ -314,6 +314,7 @@ def private_model(
     built = _cached(spec, check)
     # Starting positions run the model again, and its globals may have changed since it was judged.
     require_handed(model, spec.layout, built.num_records)
+    require_arguments_handed(spec.layout, built.num_records)
     return built
 
 

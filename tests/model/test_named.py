@@ -524,6 +524,29 @@ def model_by_later(x, y):
     observe(x, y, scale=1.0 if LATER is None else float(np.asarray(LATER).std()))
 
 
+class ByLater(AutoNormal):
+    """An autoguide with code of the caller's own."""
+
+    def __call__(self, *args, **kwargs):
+        assert LATER is None or np.isfinite(np.asarray(LATER).mean())
+        return super().__call__(*args, **kwargs)
+
+
+def tell_by_later():
+    return 1.0 if LATER is None else float(np.asarray(LATER).std())
+
+
+def test_own_code_of_an_autoguide_and_functions_given_are_read_each_time(monkeypatch):
+    made = svi(guide=ByLater(observe))
+    made.run(jax.random.key(0), 2, *data(), progress_bar=False)
+    private_model(told_by_a_function, (*data(), tell_by_later), check=False)
+    monkeypatch.setattr(this, "LATER", ROWS)
+    with pytest.raises(ndp.UnsupportedModelError, match=r"the guide names `LATER`"):
+        made.run(jax.random.key(0), 2, *data(), progress_bar=False)
+    with pytest.raises(ndp.UnsupportedModelError, match=r"argument `tell` names `LATER`"):
+        private_model(told_by_a_function, (*data(), tell_by_later), check=False)
+
+
 def test_a_global_that_changes_between_two_runs_is_seen(monkeypatch):
     accountant = ndp.Accountant()
     made = svi(accountant=accountant, guide=guide_by_later)
