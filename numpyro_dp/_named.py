@@ -54,7 +54,9 @@ def require_handed(
     whose: str = "the model",
     remedy: str = _MODEL_REMEDY,
 ) -> None:
-    """Refuse code that names an array with an entry for each record, unless that is public.
+    """Refuse code that names an array that may hold records, unless that is public.
+
+    What may is told by shape: see :meth:`~numpyro_dp.records.Layout.resembles_records`.
 
     Looked at are the code's globals, closures and default arguments, what a ``partial`` binds and a
     handler holds, attributes (of the object whose method is called, and of objects, classes and
@@ -73,11 +75,14 @@ def require_handed(
         UnsupportedModelError: with the array's name and the remedy.
     """
     public = [array.shape for array in layout.public_arrays()]
-    for name, shape in _shapes(function):
-        if num_records in shape and shape not in public:
+    for name, shape, words in _shapes(function):
+        if shape in public:
+            continue
+        # A vocabulary may well be longer than the table of records.
+        if num_records in shape if words else layout.resembles_records(shape, num_records):
             raise UnsupportedModelError(
-                f"the code of {whose} names `{name}`, which holds one row for each record and is "
-                "no argument: whatever is computed from it in there would be unprotected. "
+                f"the code of {whose} names `{name}` {shape}, which by its shape may hold records "
+                "and is no argument: whatever is computed from it in there would be unprotected. "
                 f"{remedy}"
             )
 
@@ -97,8 +102,8 @@ def require_arguments_handed(layout: Layout, num_records: int) -> None:
             require_handed(leaf.value, layout, num_records, whose=f"argument `{leaf.name}`")
 
 
-def _shapes(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Shapes of all arrays and lists that a function reaches by name."""
+def _shapes(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+    """Shapes of all arrays and lists that a function reaches by name; whether they hold words."""
     waiting: list[Any] = [function]
     seen: set[Any] = set()
     # Kept, so that none made on the way gets the address of one that is gone.
@@ -124,9 +129,12 @@ def _shapes(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[int, ...]
                 waiting.append(value)
             shape = _asked(value, "shape")
             if isinstance(shape, tuple):
-                yield name, shape
+                yield name, shape, getattr(_asked(value, "dtype"), "kind", "") in ("S", "U")
             elif isinstance(value, (list, tuple, dict)):
-                yield name, _shape_of_list(value)
+                elements = list(value.values() if isinstance(value, dict) else value)
+                plain = elements and all(isinstance(element, _PLAIN) for element in elements)
+                words = all(isinstance(element, (str, bytes)) for element in elements)
+                yield name, (len(elements),) if plain else (), words
 
 
 def _innermost(function: Any) -> tuple[Any, list[Named]]:
@@ -205,13 +213,6 @@ def _leaves(value: Any) -> list[Any]:
     except Exception:
         # Of one with keys that do not sort, say.
         return list(getattr(value, "__dict__", {}).values())
-
-
-def _shape_of_list(value: Any) -> tuple[int, ...]:
-    """That of a list or table of plain values; nothing for others."""
-    elements = list(value.values() if isinstance(value, dict) else value)
-    plain = elements and all(isinstance(element, _PLAIN) for element in elements)
-    return (len(elements),) if plain else ()
 
 
 def _cells(function: FunctionType) -> Iterator[Named]:

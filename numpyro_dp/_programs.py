@@ -283,14 +283,14 @@ def _require_own(derivative: Program, layout: Layout, num_records: int) -> None:
 
 
 def require_no_closure(pruned: Pruned, layout: Layout, num_records: int) -> None:
-    """Refuse an array constant with an axis of one entry per record, unless it is public."""
+    """Refuse an array constant that by its shape may hold records, unless it is public."""
     for constant in constants(pruned.jaxpr, pruned.consts):
         shape = np.shape(constant)
-        if num_records in shape and not _is_public(constant, layout):
+        if layout.resembles_records(shape, num_records) and not _is_public(constant, layout):
             raise UnsupportedModelError(
-                f"the model closes over an array {shape} with an axis of length {num_records}, "
-                "the number of records: pass it as an argument (wrapped in `numpyro_dp.public` if "
-                "it holds nothing private)"
+                f"the model closes over an array {shape}, which by its shape may hold records: "
+                "pass it as an argument (wrapped in `numpyro_dp.public` if it holds nothing "
+                "private)"
             )
 
 

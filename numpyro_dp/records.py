@@ -25,6 +25,8 @@ _STATIC_TYPES = (bool, int, float, complex, str, bytes)
 # Rows in the place of a private number of records: a prime, hardly the length of another axis. What
 # is traced on them must be the same on few, too.
 _PUBLIC_ROWS, _FEW_ROWS = 1_009, 3
+# Fewer rows may well be knots or coefficients.
+_TABLE = 10
 Token: TypeAlias = tuple[Any, ...]
 
 # Bytes: from where on pages matter (NumPy asks for large ones from 2^22), and what a buffer must
@@ -123,6 +125,20 @@ class Layout:
                 for part in jax.tree.leaves(leaf.value):
                     if isinstance(part, (np.ndarray, jax.Array)) and _is_numeric(part):
                         yield np.asarray(part)
+
+    def resembles_records(self, shape: tuple[int, ...], num_records: int) -> bool:
+        """Tell whether an array that is no argument might hold records, by its shape.
+
+        It might with an axis of one entry for each record, with a longer one that is no other axis
+        of an argument (the records before some were left out), or as a table with the columns of
+        an argument (those that were left out). One column of few entries looks like anything.
+        """
+        others = {length for leaf in self.arrays for length in leaf.shape[1:]}
+        longer = any(n > self.arrays[0].shape[0] and n not in others for n in shape)
+        columns = shape[1:]
+        like = any(columns == leaf.shape[1:] for leaf in self.arrays) and len(columns) > 0
+        table = like and shape[0] >= _TABLE and shape[0] > max(columns)
+        return num_records in shape or longer or table
 
     def fill(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Rebuild ``(model_args, model_kwargs)`` around the given arrays."""

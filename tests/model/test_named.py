@@ -74,6 +74,27 @@ def scaled_by_a_distribution(x, y):
 HELD = SimpleNamespace(deep=SimpleNamespace(rows=ROWS))
 LISTED = ROWS[:, 0].tolist()
 TURNED = ROWS.T
+# Before a split: the records and those that were left out, of which the model is handed some.
+EVERYBODY = np.concatenate([ROWS, ROWS[:12] + 1.0])
+LEFT_OUT = EVERYBODY[N:]
+OUTCOMES = EVERYBODY[:, 0].copy()
+WIDER = np.repeat(EVERYBODY, 3, axis=1)
+
+
+def centred_by_everybody(x, y):
+    observe(x, y, centre=EVERYBODY.mean(0))
+
+
+def centred_by_the_left_out(x, y):
+    observe(x, y, centre=LEFT_OUT.mean(0))
+
+
+def scaled_by_all_outcomes(x, y):
+    observe(x, y, scale=float(OUTCOMES.std()))
+
+
+def scaled_by_more_columns(x, y):
+    observe(x, y, scale=float(WIDER.std()))
 
 
 class Spread:
@@ -210,6 +231,10 @@ def data():
         (scaled_by_an_attribute, "rows"),
         (scaled_by_a_list, "LISTED"),
         (scaled_by_turned_rows, "TURNED"),
+        (centred_by_everybody, "EVERYBODY"),
+        (centred_by_the_left_out, "LEFT_OUT"),
+        (scaled_by_all_outcomes, "OUTCOMES"),
+        (scaled_by_more_columns, "WIDER"),
         (scaled_by_a_class, "ROWS|told"),
         (scaled_by_another_object, "ROWS"),
         (scaled_by_a_module, "ROWS"),
@@ -235,6 +260,10 @@ def data():
         "attribute",
         "list",
         "turned",
+        "before a split",
+        "left out by a split",
+        "outcomes before a split",
+        "more columns before a split",
         "class",
         "another object",
         "module",
@@ -312,6 +341,26 @@ def test_odd_objects_are_read_to_an_end(made, used):
 
     def model(x, y):
         observe(x, y, scale=used(odd))
+
+    PrivateModel(model, data(), check=False)
+
+
+@pytest.mark.parametrize("hidden", [EVERYBODY, LEFT_OUT, OUTCOMES], ids=["all", "out", "outcomes"])
+def test_a_constant_of_the_trace_is_judged_by_the_same_rule(hidden):
+    held = OutOfSight(rows=jnp.asarray(hidden))
+
+    def model(x, y):
+        observe(x, y, centre=jnp.mean(held.rows))
+
+    with pytest.raises(ndp.UnsupportedModelError, match=r"closes over an array \(\d+,"):
+        PrivateModel(model, data(), check=False)
+
+
+def test_square_tables_and_short_columns_are_no_records():
+    precision, weights = np.eye(2), np.ones(30)
+
+    def model(x, y):
+        observe(x, y, scale=float(precision[0, 0]) + 0.0 * float(weights.sum()))
 
     PrivateModel(model, data(), check=False)
 
