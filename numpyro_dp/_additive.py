@@ -2,20 +2,19 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from numpyro_dp._prune import Pruned
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout
 
-__all__ = ["dummy_records", "require_additive"]
+__all__ = ["DUMMIES", "dummy_records", "require_additive"]
 
-_RECORDS = 3
+DUMMIES = 3
 _TRIES = 30
 _FINITE_TRIES = 4
 # Rounding alone stays below 3e-7 on the CPU; accelerators multiply matrices with 10-bit mantissas.
@@ -47,34 +46,19 @@ def _dummy(key: Array, struct: jax.ShapeDtypeStruct) -> Array:
     return jnp.where(jax.random.bernoulli(kind_key), whole, between)
 
 
-def require_additive(
-    joint: Callable[[int], Pruned],
-    term: Pruned,
-    constrain: Pruned,
-    latents: Mapping[str, jax.ShapeDtypeStruct],
-    draw: Callable[[Array, int], list[Array]],
-) -> None:
+def require_additive(compare: Callable[[Array], tuple[Array, Array]]) -> None:
     """Compare the model on three dummy records with the sum of its terms on each.
 
     The check protects correctness: a term that passes is still computed from one record alone
     whatever happens here. A model whose density is not finite on dummies only gets a warning.
+
+    Args:
+        compare: from a key to the value on ``DUMMIES`` records together, and to those of each, at
+            some position.
+
+    Raises:
+        UnsupportedModelError: when the two differ.
     """
-    together = joint(_RECORDS)
-
-    def compare(key: Array) -> tuple[Array, Array]:
-        position_key, record_key = jax.random.split(key)
-        keys = jax.random.split(position_key, len(latents))
-        z = [
-            0.5 * jax.random.normal(k, latents[name].shape, latents[name].dtype)
-            for k, name in zip(keys, sorted(latents), strict=True)
-        ]
-        constrained = constrain(z)
-        records = draw(record_key, _RECORDS)
-        one_by_one = jax.vmap(lambda rows: term([*constrained, *rows])[0])(
-            [a[:, None] for a in records]
-        )
-        return together([*constrained, *records])[0], one_by_one
-
     compiled = _compile(compare)
     tolerance = _CPU_TOLERANCE if jax.default_backend() == "cpu" else _TOLERANCE
     finite = 0
@@ -86,7 +70,7 @@ def require_additive(
             continue
         if abs(float(total) - apart) > tolerance * scale:
             raise UnsupportedModelError(
-                f"the model is not a sum over records: {_RECORDS} dummy records give "
+                f"the model is not a sum over records: {DUMMIES} dummy records give "
                 f"{float(total):.4g} together but {apart:.4g} one by one; a record's likelihood "
                 "must not depend on other records (batch mean, batch norm), on the number of "
                 "records or on its row number"

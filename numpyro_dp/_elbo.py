@@ -13,6 +13,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.util import check_model_guide_match
 
+from numpyro_dp._additive import DUMMIES, dummy_records, require_additive
 from numpyro_dp._plate import GuidedRowRun, RowRun, WholePlates, in_plate, site_log_prob
 from numpyro_dp._programs import (
     Labelled,
@@ -26,7 +27,7 @@ from numpyro_dp._structure import Structure, enumeration_dim, explained, key_str
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout
 
-__all__ = ["Bound", "Pair", "trace_bound"]
+__all__ = ["Bound", "Pair", "check_sum", "trace_bound"]
 
 Sites = OrderedDict[str, dict[str, Any]]
 Traces = tuple[Sites, Sites]
@@ -289,7 +290,7 @@ def _term(pair: Pair, values: Mapping[str, Any]) -> Pruned:
             f"({quoted([s.name for s in pair.structure.of_kind('discrete')])}): marginalise the "
             "discrete ones by hand"
         )
-    guided = GuidedRowRun(pair.model, pair.guide, pair.plate, pair.num_records)
+    guided = _guided(pair)
 
     def term(values: dict[str, Any], arrays: list[Any], key: jax.Array) -> jax.Array:
         return guided(values, pair.layout.fill(arrays), key, 1)
@@ -302,3 +303,78 @@ def _term(pair: Pair, values: Mapping[str, Any]) -> Pruned:
         raise UnsupportedModelError("a record's term must be a single number")
     require_one_record(pruned)
     return pruned
+
+
+def _guided(pair: Pair) -> GuidedRowRun:
+    return GuidedRowRun(pair.model, pair.guide, pair.plate, pair.num_records)
+
+
+def check_sum(pair: Pair, bound: Bound) -> None:
+    """Refuse a pair whose bound is no sum over records, as far as made-up records can tell.
+
+    For models without a wall, which is checked itself.
+
+    Raises:
+        UnsupportedModelError: when records change each other's terms.
+    """
+    joint = _one_row_after_another(pair) if pair.local else _without_own(pair, bound)
+
+    def compare(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        param_key, draw_key, record_key, own_key = jax.random.split(key, 4)
+        starts, tree = jax.tree.flatten(bound.params)
+        keys = jax.random.split(param_key, max(len(starts), 1))
+        params = jax.tree.unflatten(
+            tree,
+            [
+                0.5 * jax.random.normal(k, start.shape, start.dtype)
+                for k, start in zip(keys, starts, strict=False)
+            ],
+        )
+        constrained = {k: bound.transforms[k](value) for k, value in params.items()}
+        drawn = bound.latent([*jax.tree.leaves(constrained), draw_key])
+        latents = jax.tree.unflatten(jax.tree.structure(bound.latents), drawn)
+        records = dummy_records(pair.layout, record_key, DUMMIES)
+        return joint({**constrained, **latents}, records, own_key)
+
+    require_additive(compare)
+
+
+Compared = Callable[[dict[str, Any], list[jax.Array], jax.Array], tuple[jax.Array, jax.Array]]
+
+
+def _without_own(pair: Pair, bound: Bound) -> Compared:
+    run = RowRun(pair.model, pair.plate, pair.num_records, enumeration_dim(pair.structure))
+    together = rows_program(run, pair.layout, {**bound.constrained, **bound.latents}, DUMMIES)
+
+    def compare(
+        values: dict[str, Any], records: list[jax.Array], _: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        flat = jax.tree.leaves(values)
+        apart = [bound.term([*flat, *(a[i : i + 1] for a in records)])[0] for i in range(DUMMIES)]
+        return together([*flat, *records])[0], jnp.stack(apart)
+
+    return compare
+
+
+def _one_row_after_another(pair: Pair) -> Compared:
+    guided = _guided(pair)
+
+    def compare(
+        values: dict[str, Any], records: list[jax.Array], key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        apart, own = [], []
+        axes: dict[str, int] = {}
+        for i in range(DUMMIES):
+            row = pair.layout.fill([a[i : i + 1] for a in records])
+            at = jax.random.fold_in(key, i)
+            drawn, axes = guided.drawn(values, row, at, 1)
+            apart.append(guided({**values, **drawn}, row, at, 1))
+            own.append(drawn)
+        # The same draws, side by side: what each row draws under one key for all is another.
+        joined = {
+            name: jnp.concatenate([each[name] for each in own], axes[name]) for name in own[0]
+        }
+        together = guided({**values, **joined}, pair.layout.fill(records), key, DUMMIES)
+        return together, jnp.stack(apart)
+
+    return compare

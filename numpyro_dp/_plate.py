@@ -184,16 +184,28 @@ class GuidedRowRun(NamedTuple):
     ) -> jax.Array:
         """Log density of the rows' sites under the model less that under the guide, one draw."""
         guide_trace = self._sites(self.guide, values, arguments, key, rows)
-        drawn = {
-            name: site["value"] for name, site in guide_trace.items() if not site["is_observed"]
-        }
+        drawn = _drawn(guide_trace)
         # Without a key: whatever the guide leaves out would be drawn from the prior, unseen.
         model_trace = self._sites(self.model, {**values, **drawn}, arguments, None, rows)
         densities = [sum(map(site_log_prob, t.values())) for t in (model_trace, guide_trace)]
         return jnp.asarray(densities[0] - densities[1])
 
+    def drawn(self, *rest: Any) -> tuple[dict[str, Any], dict[str, int]]:
+        """Latents of the rows' own that the guide draws, and the axis of the rows in each."""
+        trace = self._sites(self.guide, *rest)
+        return _drawn(trace), {
+            name: jnp.ndim(site["value"]) - site["fn"].event_dim + frame.dim
+            for name, site in trace.items()
+            for frame in site["cond_indep_stack"]
+            if frame.name == self.plate
+        }
+
     def _sites(self, fn: Model, *rest: Any) -> Trace:
         return row_sites(fn, self.plate, self.num_records, *rest)
+
+
+def _drawn(trace: Trace) -> dict[str, Any]:
+    return {name: site["value"] for name, site in trace.items() if not site["is_observed"]}
 
 
 def row_sites(

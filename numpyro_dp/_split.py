@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+from jaxtyping import Array
 from numpyro.infer import init_to_uniform
 
-from numpyro_dp._additive import dummy_records, require_additive
+from numpyro_dp._additive import DUMMIES, dummy_records, require_additive
 from numpyro_dp._named import require_arguments_handed, require_handed
 from numpyro_dp._plate import RowRun
 from numpyro_dp._programs import (
@@ -100,11 +101,21 @@ def _judge(spec: Spec) -> Parts:
 def check_additive(spec: Spec, parts: Parts) -> None:
     """Refuse a model that is no sum over records, as far as made-up records can tell."""
     run = RowRun(spec.model, parts.plate, parts.num_records, enumeration_dim(parts.structure))
-    constrained = parts.programs.constrained
-    require_additive(
-        joint=lambda rows: rows_program(run, spec.layout, constrained, rows),
-        term=parts.term,
-        constrain=parts.programs.constrain,
-        latents=parts.structure.latents,
-        draw=partial(dummy_records, spec.layout),
-    )
+    together = rows_program(run, spec.layout, parts.programs.constrained, DUMMIES)
+    latents = parts.structure.latents
+
+    def compare(key: Array) -> tuple[Array, Array]:
+        position_key, record_key = jax.random.split(key)
+        keys = jax.random.split(position_key, len(latents))
+        z = [
+            0.5 * jax.random.normal(k, latents[name].shape, latents[name].dtype)
+            for k, name in zip(keys, sorted(latents), strict=True)
+        ]
+        constrained = parts.programs.constrain(z)
+        records = dummy_records(spec.layout, record_key, DUMMIES)
+        one_by_one = jax.vmap(lambda rows: parts.term([*constrained, *rows])[0])(
+            [a[:, None] for a in records]
+        )
+        return together([*constrained, *records])[0], one_by_one
+
+    require_additive(compare)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
-from numpyro_dp._elbo import Bound, Pair, trace_bound
+from numpyro_dp._elbo import Bound, Pair, check_sum, trace_bound
 from numpyro_dp._named import require_arguments_handed, require_handed
 from numpyro_dp._outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp._structure import choose_plate, read_structure, require_supported_sites
@@ -143,6 +143,8 @@ class VariationalModel:
             "_layout": found.layout,
             "_bound": trace_bound(pair, private_size),
         }
+        if read and found.wall is None:
+            check_sum(pair, values["_bound"])
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

@@ -202,6 +202,45 @@ def test_guides_that_cannot_be_private_are_refused(guide, words):
         assert word in str(caught.value)
 
 
+def centred_with_a_parameter(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    shift = numpyro.param("shift", 0.5)
+    with numpyro.plate("people", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu + shift * (y - y.mean()), 0.5), obs=y)
+
+
+def centred_outcomes(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    with numpyro.plate("people", y.shape[0]):
+        own = numpyro.sample("own", dist.Normal(mu, 1))
+        numpyro.sample("y", dist.Normal(own, 0.5), obs=y - y.mean())
+
+
+def amortised_by_the_batch(y):
+    numpyro.sample("mu", dist.Normal(numpyro.param("m", 0.1), 0.2))
+    slope = numpyro.param("slope", 0.7)
+    with numpyro.plate("people", y.shape[0]):
+        numpyro.sample("own", dist.Normal(slope * (y - y.mean()), 0.3))
+
+
+def for_mu_alone(y):
+    numpyro.sample("mu", dist.Normal(numpyro.param("m", 0.1), 0.2))
+
+
+@pytest.mark.parametrize(
+    ("model", "guide"),
+    [
+        (centred_with_a_parameter, for_mu_alone),
+        (centred_outcomes, random_amortised),
+        (noisy_mean, amortised_by_the_batch),
+    ],
+    ids=["parameter", "own latents", "guide"],
+)
+def test_batch_statistics_are_refused_where_no_wall_is_built(model, guide):
+    with pytest.raises(ndp.UnsupportedModelError, match="not a sum over records"):
+        by_parts(model, guide, (jnp.arange(12.0),))
+
+
 def test_a_start_computed_from_records_is_computed_from_made_up_ones():
     _, params = by_parts(noisy_mean, starts_from_data, (jnp.full(12, 77.0),))
     assert params["m"] == 0.5

@@ -328,17 +328,32 @@ def test_forecast_says_how_many_topics_and_which_schedule():
 # --- what it refuses -----------------------------------------------------------------------------
 
 
-def altered(words=None, theta=None):
+def altered(words=None, theta=None, eta=lambda _: ETA):
     """The model with one part replaced."""
 
     def model(counts):
-        table = numpyro.sample("topics", dist.Dirichlet(jnp.full((K, V), ETA)).to_event(1))
+        prior = jnp.full((K, V), ETA) * eta(counts)
+        table = numpyro.sample("topics", dist.Dirichlet(prior).to_event(1))
         with numpyro.plate("documents", len(counts)):
             mix = numpyro.sample(
                 "theta", (theta or (lambda _: dist.Dirichlet(jnp.full(K, ALPHA))))(counts)
             )
             law = words or (lambda c, t, b: dist.Multinomial(c.sum(-1), t @ b))
             numpyro.sample("words", law(counts, mix, table), obs=counts)
+
+    return model
+
+
+def peeking(seen=lambda counts: counts, prior=lambda: ETA):
+    """The model, with words that may have been looked at together."""
+
+    def model(counts):
+        law = dist.Dirichlet(jnp.full((K, V), prior()))
+        topics = numpyro.sample("topics", law.to_event(1))
+        with numpyro.plate("documents", len(counts)):
+            theta = numpyro.sample("theta", dist.Dirichlet(jnp.full(K, ALPHA)))
+            words = dist.Multinomial(counts.sum(-1), theta @ topics)
+            numpyro.sample("words", words, obs=seen(counts))
 
     return model
 
@@ -368,9 +383,23 @@ def with_unknown_prior(counts):
             "not `theta @ topics`",
         ),
         (altered(theta=lambda c: dist.Dirichlet(0.1 + c[:, :K])), "prior of site `theta` reads"),
+        # The same at all made-up documents of equal counts.
+        (altered(eta=lambda c: c.sum(0) / c.sum()), "prior of site `topics` reads"),
+        (
+            peeking(lambda c: jnp.where(c.sum(0) > 12, c, 0)),
+            "site `words` observes of a record depends on other records",
+        ),
         (with_unknown_prior, "one site must be latent outside"),
     ],
-    ids=["discrete", "poisson", "softmax", "prior reads data", "two globals"],
+    ids=[
+        "discrete",
+        "poisson",
+        "softmax",
+        "prior reads data",
+        "empirical Bayes",
+        "batch",
+        "two globals",
+    ],
 )
 def test_other_models_are_refused_by_site(model, words):
     guide = ndp.guides.LDAGuide(model, document_length=15)
@@ -391,20 +420,6 @@ def _(size, batched, counts):
 
 # Out of sight: an array that the code names is refused before any trace.
 HELD = OutOfSight(others=jnp.asarray(corpus()))
-
-
-def peeking(seen=lambda counts: counts, prior=lambda: ETA):
-    """The model, with words that may have been looked at together."""
-
-    def model(counts):
-        law = dist.Dirichlet(jnp.full((K, V), prior()))
-        topics = numpyro.sample("topics", law.to_event(1))
-        with numpyro.plate("documents", len(counts)):
-            theta = numpyro.sample("theta", dist.Dirichlet(jnp.full(K, ALPHA)))
-            words = dist.Multinomial(counts.sum(-1), theta @ topics)
-            numpyro.sample("words", words, obs=seen(counts))
-
-    return model
 
 
 def printed(counts):
@@ -563,3 +578,16 @@ def test_the_made_up_corpus_has_a_small_mode(data_folder, capsys, monkeypatch):
     assert 2.4 < line["epsilon"] <= 2.44
     # So few documents do not tell topics apart: about as good as the word frequencies.
     assert line["perplexity"] < 1.05 * line["unigram"]
+
+
+@pytest.mark.slow
+def test_a_smaller_corpus_stands_in_for_the_large_one_without_a_guarantee(
+    data_folder, capsys, monkeypatch
+):
+    script = loaded(monkeypatch)
+    options = ["--corpus", "emulated", "--small", "--topics", "5", "--arms", "none", "pld"]
+    script.main([str(data_folder), *options])
+    none, pld = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert none["documents"] == pld["documents"] == 2_500
+    assert none["epsilon"] is pld["epsilon"] is None
+    assert none["perplexity"] < pld["perplexity"] < pld["unigram"]

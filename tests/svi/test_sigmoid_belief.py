@@ -48,6 +48,15 @@ def bent(x):
         numpyro.sample("x", dist.Bernoulli(logits=jnp.tanh(z @ w) + bias).to_event(1), obs=x)
 
 
+def cut_at_means(x):
+    w = numpyro.sample("w", dist.Normal(0, 2).expand([K, J]).to_event(2))
+    bias = numpyro.sample("bias", dist.Normal(0, 3).expand([J]).to_event(1))
+    with numpyro.plate("images", x.shape[0]):
+        z = numpyro.sample("z", dist.Bernoulli(0.5).expand([K]).to_event(1))
+        law = dist.Bernoulli(logits=z @ w + bias).to_event(1)
+        numpyro.sample("x", law, obs=(x > x.mean(0)).astype(float))
+
+
 def heavy_tailed(x):
     w = numpyro.sample("w", dist.StudentT(3.0, 0, 2).expand([K, J]).to_event(2))
     bias = numpyro.sample("bias", dist.Normal(0, 3).expand([J]).to_event(1))
@@ -246,6 +255,7 @@ def test_a_basis_needs_orthonormal_rows(x):
         (bent, "logits of site `x` are not `w` times `z`"),
         pytest.param(heavy_tailed, "`w` has a StudentT prior", marks=pytest.mark.slow),
         (no_hidden, "known is one layer"),
+        (cut_at_means, "what site `x` observes of a record depends on other records"),
     ],
 )
 def test_other_models_are_refused_before_any_charge(model, words, x):

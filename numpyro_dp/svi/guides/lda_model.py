@@ -25,6 +25,7 @@ from numpyro_dp._programs import require_no_closure, require_one_record
 from numpyro_dp._prune import Pruned, prune, trace_program
 from numpyro_dp._structure import Structure, explained, read_structure
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.svi.guides.apart import require_apart
 from numpyro_dp.variational import Outline
 
 __all__ = ["Corpus", "TopicModel", "read_topic_model", "words_of"]
@@ -95,47 +96,45 @@ def read_topic_model(model: Callable[..., Any], found: Outline) -> TopicModel:
     """
     structure = read_structure(model, found.layout, init_to_uniform())
     topics, theta, words = _names(structure, found.plate)
-    tries = []
-    for seed, filling in enumerate((1, 2)):
-        rows = [jnp.full((1, *leaf.shape[1:]), filling, leaf.dtype) for leaf in found.layout.arrays]
-        # Under a caller's trace these are constants all the same.
-        with explained(found.plate), jax.ensure_compile_time_eval():
-            sites = _one_record(model, found, rows, seed)
-            tries.append(_read(sites, topics, theta, words))
-    first, second = tries
-    for name, one, other in (
-        (topics, first.topics_prior, second.topics_prior),
-        (theta, first.theta_prior, second.theta_prior),
-    ):
-        if one.shape != other.shape or not np.array_equal(one, other):
-            raise UnsupportedModelError(
-                f"the prior of site `{name}` reads the documents: use public constants. {_FITS}"
-            )
+    rows = [jnp.ones((1, *leaf.shape[1:]), leaf.dtype) for leaf in found.layout.arrays]
+    # Under a caller's trace these are constants all the same.
+    with explained(found.plate), jax.ensure_compile_time_eval():
+        read = _read(_sites_of(model, found, rows), topics, theta, words)
+    reader = _reader(model, found, (topics, theta, words))
+    require_apart(found, words, lambda rows: words_of(_sites_of(model, found, rows)[words]))
     return TopicModel(
         model,
         found,
         topics,
         theta,
         words,
-        first.topics_prior,
-        first.theta_prior,
-        first.width,
-        _reader(model, found, (topics, theta, words)),
+        read.topics_prior,
+        read.theta_prior,
+        read.width,
+        reader,
     )
 
 
 def _reader(model: Callable[..., Any], found: Outline, names: tuple[str, str, str]) -> Pruned:
     """The program of one document's words; nothing that sees other documents may be in it."""
 
-    def read(arrays: list[Any]) -> tuple[Corpus, list[Any]]:
-        sites = _one_record(model, found, arrays, seed=0)
-        *laws, words = (sites[name] for name in names)
-        return words_of(words), [_law(law).concentration for law in laws]
+    def read(arrays: list[Any]) -> dict[str, Any]:
+        sites = _sites_of(model, found, arrays)
+        *laws, words = names
+        priors = {name: _law(sites[name]).concentration for name in laws}
+        return {"priors": priors, "words": words_of(sites[words])}
 
     with explained(found.plate):
         program = trace_program(read, [leaf.struct(1) for leaf in found.layout.arrays])
     require_no_closure(prune(program, [True] * 4), found.layout, found.num_records)
-    reader = prune(program, [True, True, False, False])
+    for name in names[:2]:
+        wanted = {"priors": {each: each == name for each in names[:2]}, "words": (False, False)}
+        if any(prune(program, jax.tree.leaves(wanted)).used):
+            raise UnsupportedModelError(
+                f"the prior of site `{name}` reads the documents: use public constants. {_FITS}"
+            )
+    wanted = {"priors": dict.fromkeys(names[:2], False), "words": (True, True)}
+    reader = prune(program, jax.tree.leaves(wanted))
     require_one_record(reader)
     return reader
 
@@ -187,11 +186,11 @@ def _names(structure: Structure, plate: str) -> tuple[str, str, str]:
     return outside[0], inside[0], observed[0]
 
 
-def _one_record(
-    model: Callable[..., Any], found: Outline, record: Sequence[Array], seed: int
+def _sites_of(
+    model: Callable[..., Any], found: Outline, rows: Sequence[Array]
 ) -> dict[str, dict[str, Any]]:
-    """All sample sites of the model run on one record, its latents arbitrary probabilities."""
-    draw = np.random.default_rng(seed)
+    """All sample sites of the model run on some rows, latents being arbitrary probabilities."""
+    draw = np.random.default_rng(0)
 
     def arbitrary(message: Mapping[str, Any]) -> np.ndarray | None:
         if message["type"] != "sample" or message["is_observed"]:
@@ -201,8 +200,9 @@ def _one_record(
 
     filled = handlers.substitute(model, substitute_fn=arbitrary)
     with handlers.block(), handlers.trace() as sites:
-        arguments = found.layout.fill(list(record))
-        row_sites(filled, found.plate, found.num_records, {}, arguments, jax.random.key(0), 1)
+        arguments = found.layout.fill(list(rows))
+        key, number = jax.random.key(0), len(rows[0])
+        row_sites(filled, found.plate, found.num_records, {}, arguments, key, number)
     return {name: site for name, site in sites.items() if site["type"] == "sample"}
 
 

@@ -17,6 +17,7 @@ from numpyro_dp._programs import Labelled, require_no_closure, require_one_recor
 from numpyro_dp._prune import trace_program
 from numpyro_dp._structure import Structure, explained, key_struct, quoted, read_structure
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.svi.guides.apart import require_apart
 from numpyro_dp.svi.guides.conjugate_trace import CLOSE, Prior, Told, labels, read_priors
 from numpyro_dp.variational import Outline
 
@@ -69,9 +70,12 @@ def read_network(model: Callable[..., Any], found: Outline) -> Network:
     latents = dict(sorted(structure.latents.items()))
     shapes: dict[str, tuple[int, ...]] = {}
 
+    def sites_of(values: dict[str, Any], arrays: list[Any], key: Array) -> Mapping[str, Any]:
+        arguments, rows = found.layout.fill(arrays), len(arrays[0])
+        return row_sites(model, found.plate, found.num_records, values, arguments, key, rows)
+
     def row(values: dict[str, Any], arrays: list[Any], key: Array) -> dict[str, dict[str, Array]]:
-        arguments = found.layout.fill(arrays)
-        sites = row_sites(model, found.plate, found.num_records, values, arguments, key, 1)
+        sites = sites_of(values, arrays, key)
         x, z = (_bernoulli(name, sites[name]) for name in (visible, hidden))
         shapes.update({visible: jnp.shape(x["value"]), hidden: jnp.shape(z["value"])})
         return {
@@ -92,6 +96,12 @@ def read_network(model: Callable[..., Any], found: Outline) -> Network:
     every = dict(sorted({**latents, hidden: units}.items()))
     told = Told(Labelled(program, labels(program.out), inputs), every)
     priors = read_priors(found, model, latents)
+    ones = {name: jnp.ones(struct.shape, struct.dtype) for name, struct in latents.items()}
+
+    def outcomes(arrays: list[Array]) -> Array:
+        return jnp.asarray(sites_of(ones, arrays, jax.random.key(0))[visible]["value"])
+
+    require_apart(found, visible, outcomes)
     return _recognised(found, told, priors, (hidden, visible))
 
 
