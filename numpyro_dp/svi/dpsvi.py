@@ -304,7 +304,7 @@ class DPSVI(MeteredSVI):
             state.rng_key,
             noise_key,
             jax.tree.map(jnp.zeros_like, params),
-            () if plan.elbo is None else jnp.full(num_steps, jnp.nan),
+            () if plan.elbo is None else jnp.zeros(num_steps),
         )
         # What only a trace shows.
         trace_steps(fit, begin, records)
@@ -337,7 +337,7 @@ class DPSVI(MeteredSVI):
             constrained |= curvature.scales(self.guide, constrained, key, records)
         self._last_state = SVIState(last.optim_state, None, scrubbed(last.draws_key))
         report = self._report(target, plan, num_steps, fit)
-        losses = None if plan.elbo is None else last.losses
+        losses = None if plan.elbo is None else plan.elbo.spread(last.losses)
         return DPSVIRunResult(constrained, self._last_state, losses, report, target.unnumbered())
 
     def _bind(self, target: VariationalModel, state: SVIState, num_steps: int) -> tuple[Fit, Plan]:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting.events import DpEvent
@@ -87,9 +88,15 @@ class ElboRelease:
         """Losses released in the first ``num_steps`` steps of a run."""
         return num_steps // self.trace.every
 
-    def due(self, step: Int[Array, ""]) -> Any:
+    def due(self, step: Any) -> Any:
         """Whether a loss belongs to a step, counted from 0."""
         return (step + 1) % self.trace.every == 0
+
+    def spread(self, losses: Float[Array, " steps"]) -> Float[Array, " steps"]:
+        """Losses with NaN at the steps that have none."""
+        # These are no mistake: where JAX was asked to stop at NaN, a paid result would be lost.
+        with jax.debug_nans(False):
+            return jnp.where(self.due(jnp.arange(len(losses))), losses, jnp.nan)
 
     def cost(self, num_steps: int) -> list[DpEvent]:
         """Events of the first ``num_steps`` steps."""

@@ -31,7 +31,7 @@ class Carry(NamedTuple):
     - **draws_key**: key of the guide's draws, which are public.
     - **noise_key**: key of batches and noise; never leaves the run.
     - **tail**: sum of the unconstrained parameters over the last steps.
-    - **losses**: noisy losses of the steps so far, NaN where none was released; or nothing.
+    - **losses**: noisy losses of the steps so far, 0 where none was released; or nothing.
     """
 
     i: Int[Array, ""]

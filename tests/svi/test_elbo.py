@@ -48,6 +48,12 @@ def test_without_noise_they_are_numpyros_losses(data):
     np.testing.assert_allclose(losses[2::3], expected.losses[2::3], rtol=1e-5)
 
 
+def test_they_stand_where_jax_is_asked_to_stop_at_nan(data):
+    with jax.debug_nans(True):
+        losses = run(data).losses
+    assert np.flatnonzero(~np.isnan(losses)).tolist() == [2, 5]
+
+
 def test_losses_are_calibrated_into_the_budget_and_charged_with_the_run(data):
     accountant = ndp.Accountant(ndp.Budget(1.0, 1e-5))
     half = ndp.ElboTrace(every=3, lower=-4.0, upper=0.0, share=0.5)
