@@ -252,7 +252,7 @@ class VIPS:
             released=("the noisy sums of every step, and what the guide makes of them",),
             assumed_public=(
                 f"the number of records ({found.num_records})",
-                "model, guide, priors, bounds and every option",
+                "model, guide (with its priors, bounds and starts) and every option",
                 *(f"argument {name}" for name in found.layout.public_names),
             ),
             arithmetic=arithmetic(first),
