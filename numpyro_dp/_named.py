@@ -80,9 +80,10 @@ def require_handed(
             continue
         # A vocabulary may well be longer than the table of records.
         if num_records in shape if words else layout.resembles_records(shape, num_records):
+            # Without the shape: where the number of records is private, it may tell it.
             raise UnsupportedModelError(
-                f"the code of {whose} names `{name}` {shape}, which by its shape may hold records "
-                "and is no argument: whatever is computed from it in there would be unprotected. "
+                f"the code of {whose} names `{name}`, which by its shape may hold records and is "
+                "no argument: whatever is computed from it in there would be unprotected. "
                 f"{remedy}"
             )
 

@@ -261,8 +261,8 @@ class PrivateModel:
             function: an option such as a schedule or a bound, which has to be free of data.
 
         Raises:
-            UnsupportedModelError: when the code names an array with one row for each record that
-                is not declared public.
+            UnsupportedModelError: when the code names an array that by its shape may hold records
+                and is not declared public.
         """
         require_handed(
             function,
