@@ -82,7 +82,8 @@ def require_additive(compare: Callable[[Array], tuple[Array, Array]]) -> None:
         return
     warnings.warn(
         "the model could not be checked to be a sum over records: its density is not finite on "
-        "made-up records. Privacy does not rest on this check; pass `check=False` to silence it",
+        "made-up records. Privacy does not rest on this check; see for yourself that no record's "
+        "likelihood uses other records, which it would not find: it is computed from one alone",
         stacklevel=5,
     )
 

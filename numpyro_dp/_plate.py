@@ -23,6 +23,7 @@ __all__ = [
     "RowRun",
     "WholePlates",
     "in_plate",
+    "row_axis",
     "row_sites",
     "run_whole",
     "site_log_prob",
@@ -193,12 +194,7 @@ class GuidedRowRun(NamedTuple):
     def drawn(self, *rest: Any) -> tuple[dict[str, Any], dict[str, int]]:
         """Latents of the rows' own that the guide draws, and the axis of the rows in each."""
         trace = self._sites(self.guide, *rest)
-        return _drawn(trace), {
-            name: jnp.ndim(site["value"]) - site["fn"].event_dim + frame.dim
-            for name, site in trace.items()
-            for frame in site["cond_indep_stack"]
-            if frame.name == self.plate
-        }
+        return _drawn(trace), {name: row_axis(site, self.plate) for name, site in trace.items()}
 
     def _sites(self, fn: Model, *rest: Any) -> Trace:
         return row_sites(fn, self.plate, self.num_records, *rest)
@@ -206,6 +202,12 @@ class GuidedRowRun(NamedTuple):
 
 def _drawn(trace: Trace) -> dict[str, Any]:
     return {name: site["value"] for name, site in trace.items() if not site["is_observed"]}
+
+
+def row_axis(site: Mapping[str, Any], plate: str) -> int:
+    """Axis of the private plate in the value of a site inside it."""
+    frame = next(f for f in site["cond_indep_stack"] if f.name == plate)
+    return jnp.ndim(site["value"]) - site["fn"].event_dim + frame.dim
 
 
 def row_sites(

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.infer import init_to_uniform
 
-from numpyro_dp._plate import row_sites
+from numpyro_dp._plate import row_axis, row_sites
 from numpyro_dp._programs import Labelled, require_no_closure, require_one_record
 from numpyro_dp._prune import trace_program
 from numpyro_dp._structure import Structure, explained, key_struct, quoted, read_structure
@@ -99,7 +99,8 @@ def read_network(model: Callable[..., Any], found: Outline) -> Network:
     ones = {name: jnp.ones(struct.shape, struct.dtype) for name, struct in latents.items()}
 
     def outcomes(arrays: list[Array]) -> Array:
-        return jnp.asarray(sites_of(ones, arrays, jax.random.key(0))[visible]["value"])
+        site = sites_of(ones, arrays, jax.random.key(0))[visible]
+        return jnp.moveaxis(jnp.asarray(site["value"]), row_axis(site, found.plate), 0)
 
     require_apart(found, visible, outcomes)
     return _recognised(found, told, priors, (hidden, visible))
