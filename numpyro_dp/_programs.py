@@ -282,11 +282,27 @@ def _require_own(derivative: Program, layout: Layout, num_records: int) -> None:
     require_no_closure(pruned, layout, num_records)
 
 
-def require_no_closure(pruned: Pruned, layout: Layout, num_records: int) -> None:
-    """Refuse an array constant that by its shape may hold records, unless it is public."""
+def require_no_closure(
+    pruned: Pruned, layout: Layout, num_records: int, *, guided: bool = False
+) -> None:
+    """Refuse an array constant with rows for all records, unless it is public.
+
+    Smaller tables are told by name, where the code is read: a program may have some of its own.
+
+    Args:
+        pruned: a program of the model.
+        layout: the model's arguments.
+        num_records: number of records.
+        guided: with a guide inside, whose network has tables of any length, such as masks: only
+            one row for each record is refused.
+
+    Raises:
+        UnsupportedModelError: with the array's shape and the remedy.
+    """
     for constant in constants(pruned.jaxpr, pruned.consts):
         shape = np.shape(constant)
-        if layout.resembles_records(shape, num_records) and not _is_public(constant, layout):
+        told = num_records in shape if guided else layout.has_rows_for_all(shape, num_records)
+        if told and not _is_public(constant, layout):
             raise UnsupportedModelError(
                 f"the model closes over an array {shape}, which by its shape may hold records: "
                 "pass it as an argument (wrapped in `numpyro_dp.public` if it holds nothing "

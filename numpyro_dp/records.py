@@ -126,19 +126,26 @@ class Layout:
                     if isinstance(part, (np.ndarray, jax.Array)) and _is_numeric(part):
                         yield np.asarray(part)
 
-    def resembles_records(self, shape: tuple[int, ...], num_records: int) -> bool:
-        """Tell whether an array that is no argument might hold records, by its shape.
+    def has_rows_for_all(self, shape: tuple[int, ...], num_records: int) -> bool:
+        """Tell whether an array has an axis of one entry for each record, or a longer one.
 
-        It might with an axis of one entry for each record, with a longer one that is no other axis
-        of an argument (the records before some were left out), or as a table with the columns of
-        an argument (those that were left out). One column of few entries looks like anything.
+        A longer one, which is no other axis of an argument, may be the records before some were
+        left out.
         """
         others = {length for leaf in self.arrays for length in leaf.shape[1:]}
         longer = any(n > self.arrays[0].shape[0] and n not in others for n in shape)
+        return num_records in shape or longer
+
+    def resembles_records(self, shape: tuple[int, ...], num_records: int) -> bool:
+        """Tell whether an array that is no argument might hold records, by its shape.
+
+        It might with rows for all, or as a table with the columns of an argument: the records that
+        were left out. One column of few entries looks like anything.
+        """
         columns = shape[1:]
         like = any(columns == leaf.shape[1:] for leaf in self.arrays) and len(columns) > 0
         table = like and shape[0] >= _TABLE and shape[0] > max(columns)
-        return num_records in shape or longer or table
+        return table or self.has_rows_for_all(shape, num_records)
 
     def fill(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Rebuild ``(model_args, model_kwargs)`` around the given arrays."""

