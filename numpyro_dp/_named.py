@@ -9,9 +9,11 @@ import dis
 import functools
 import inspect
 import sys
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from numbers import Number
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax
@@ -37,6 +39,7 @@ _FUNCTIONS = (FunctionType, MethodType, functools.partial, property, staticmetho
 # What a handler calls, which is read by itself, and what it has seen of earlier runs.
 _NOT_OPTIONS = ("fn", "trace", "__wrapped__")
 _PLAIN = (Number, str, bytes, type(None))
+_LISTS = (dict, list, tuple, set, frozenset, deque, array)
 # What runs when an object of a class is made, or called.
 _WHEN_MADE = ("__new__", "__init__", "__post_init__", "__call__")
 _MODEL_REMEDY = (
@@ -60,9 +63,10 @@ def require_handed(
 
     Looked at are the code's globals, closures and default arguments, what a ``partial`` binds and a
     handler holds, attributes (of the object whose method is called, and of objects, classes and
-    modules that the code names), lists of numbers; and by the same rule the functions found there.
-    Of a library's code, such as an optimiser, only what it was handed is read. What code finds by
-    other ways (a file, a name put together at run time, an element of an object) stays unseen.
+    modules that the code names), lists, sets and tables; and by the same rule the functions found
+    there. Of a library's code, such as an optimiser, only what it was handed is read. What code
+    finds by other ways (a file, a name put together at run time, an element of an object) stays
+    unseen.
 
     Args:
         function: a model, a guide or another function of the caller's.
@@ -131,11 +135,15 @@ def _shapes(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[int, ...]
             shape = _asked(value, "shape")
             if isinstance(shape, tuple):
                 yield name, shape, getattr(_asked(value, "dtype"), "kind", "") in ("S", "U")
-            elif isinstance(value, (list, tuple, dict)):
+            elif isinstance(value, _LISTS):
                 elements = list(value.values() if isinstance(value, dict) else value)
-                plain = elements and all(isinstance(element, _PLAIN) for element in elements)
                 words = all(isinstance(element, (str, bytes)) for element in elements)
-                yield name, (len(elements),) if plain else (), words
+                yield name, (len(elements),) if _rows(elements) else (), words
+
+
+def _rows(elements: list[Any]) -> bool:
+    """Whether each element of a list may be a record: a value, some values, an array, an object."""
+    return not any(callable(each) or isinstance(each, ModuleType) for each in elements)
 
 
 def _innermost(function: Any) -> tuple[Any, list[Named]]:
@@ -194,7 +202,7 @@ def _parts(named: list[Named], attributes: list[str]) -> Iterator[Named]:
             continue
         seen[id(value)] = value
         yield name, value
-        if isinstance(value, (dict, list, tuple)):
+        if isinstance(value, _LISTS):
             # By hand: of keys that do not sort JAX makes an error, of a cycle no end.
             elements = value.values() if isinstance(value, dict) else value
             waiting += [(name, part) for part in elements if not isinstance(part, _PLAIN)]

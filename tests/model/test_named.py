@@ -1,6 +1,7 @@
 """Records that the model's code names, without being handed them, are refused."""
 
 import sys
+from collections import deque
 from functools import partial
 from types import SimpleNamespace
 
@@ -74,6 +75,9 @@ def scaled_by_a_distribution(x, y):
 HELD = SimpleNamespace(deep=SimpleNamespace(rows=ROWS))
 LISTED = ROWS[:, 0].tolist()
 TURNED = ROWS.T
+TABULATED, ENTRIES = ROWS.tolist(), [{"x": float(a), "y": 0} for a in ROWS[:, 0]]
+PIECES, QUEUE = list(ROWS), deque(ROWS[:, 0].tolist())
+PERSONS = [SimpleNamespace(x=float(a)) for a in ROWS[:, 0]]
 # Before a split: the records and those that were left out, of which the model is handed some.
 EVERYBODY = np.concatenate([ROWS, ROWS[:12] + 1.0])
 LEFT_OUT = EVERYBODY[N:]
@@ -123,6 +127,26 @@ def scaled_by_an_attribute(x, y):
 
 def scaled_by_a_list(x, y):
     observe(x, y, scale=float(np.std(LISTED)))
+
+
+def scaled_by_a_list_of_lists(x, y):
+    observe(x, y, scale=float(np.std(TABULATED)))
+
+
+def scaled_by_entries(x, y):
+    observe(x, y, scale=sum(entry["x"] ** 2 for entry in ENTRIES))
+
+
+def scaled_by_pieces(x, y):
+    observe(x, y, scale=float(np.std(PIECES)))
+
+
+def scaled_by_objects(x, y):
+    observe(x, y, scale=sum(person.x**2 for person in PERSONS))
+
+
+def scaled_by_a_queue(x, y):
+    observe(x, y, scale=float(np.std(QUEUE)))
 
 
 def scaled_by_turned_rows(x, y):
@@ -230,6 +254,11 @@ def data():
         (scaled_by_a_distribution, "PRIOR"),
         (scaled_by_an_attribute, "rows"),
         (scaled_by_a_list, "LISTED"),
+        (scaled_by_a_list_of_lists, "TABULATED"),
+        (scaled_by_entries, "ENTRIES"),
+        (scaled_by_pieces, "PIECES"),
+        (scaled_by_objects, "PERSONS"),
+        (scaled_by_a_queue, "QUEUE"),
         (scaled_by_turned_rows, "TURNED"),
         (centred_by_everybody, "EVERYBODY"),
         (centred_by_the_left_out, "LEFT_OUT"),
@@ -259,6 +288,11 @@ def data():
         "distribution",
         "attribute",
         "list",
+        "list of lists",
+        "list of tables",
+        "list of arrays",
+        "list of objects",
+        "queue",
         "turned",
         "before a split",
         "left out by a split",
