@@ -11,7 +11,7 @@ import inspect
 import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Number
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -40,6 +40,8 @@ _FUNCTIONS = (FunctionType, MethodType, functools.partial, property, staticmetho
 _NOT_OPTIONS = ("fn", "trace", "__wrapped__")
 _PLAIN = (Number, str, bytes, type(None))
 _LISTS = (dict, list, tuple, set, frozenset, deque, array)
+# What runs where an object's elements or its number are asked for.
+_OPERATORS = ("__getitem__", "__iter__", "__len__", "__array__", "__float__")
 # What runs when an object of a class is made, or called.
 _WHEN_MADE = ("__new__", "__init__", "__post_init__", "__call__")
 _MODEL_REMEDY = (
@@ -65,8 +67,7 @@ def require_handed(
     handler holds, attributes (of the object whose method is called, and of objects, classes and
     modules that the code names), lists, sets and tables; and by the same rule the functions found
     there. Of a library's code, such as an optimiser, only what it was handed is read. What code
-    finds by other ways (a file, a name put together at run time, an element of an object) stays
-    unseen.
+    finds by other ways (a file, a name put together at run time) stays unseen.
 
     Args:
         function: a model, a guide or another function of the caller's.
@@ -210,13 +211,15 @@ def _parts(named: list[Named], attributes: list[str]) -> Iterator[Named]:
             if not _of(_LIBRARIES, value.__module__):
                 waiting += _attributes(value, [*_WHEN_MADE, *attributes])
         elif not isinstance(value, _PLAIN) and not isinstance(_asked(value, "shape"), tuple):
-            waiting += _attributes(value, attributes)
+            waiting += _attributes(value, [*attributes, *_OPERATORS])
             waiting += [(name, leaf) for leaf in _leaves(value)]
 
 
 def _leaves(value: Any) -> list[Any]:
-    """What a tree that JAX knows holds."""
+    """What a table of any kind (a file of arrays, say), or a tree that JAX knows, holds."""
     try:
+        if isinstance(value, Mapping):
+            return list(value.values())
         # Not asked for elements: JAX warns of iterators.
         return jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, Iterator))
     except Exception:

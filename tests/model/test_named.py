@@ -1,5 +1,6 @@
 """Records that the model's code names, without being handed them, are refused."""
 
+import io
 import sys
 from collections import deque
 from functools import partial
@@ -149,6 +150,30 @@ def scaled_by_a_queue(x, y):
     observe(x, y, scale=float(np.std(QUEUE)))
 
 
+class Store:
+    """Elements are found by code, of arrays whose names the model does not say."""
+
+    def __init__(self):
+        self.hidden = {"x": ROWS}
+
+    def __getitem__(self, name):
+        return self.hidden[name]
+
+
+STORE = Store()
+_saved = io.BytesIO()
+np.savez(_saved, x=ROWS)
+FILED = np.load(io.BytesIO(_saved.getvalue()))
+
+
+def scaled_by_an_element(x, y):
+    observe(x, y, scale=float(STORE["x"].std()))
+
+
+def scaled_by_a_file(x, y):
+    observe(x, y, scale=float(FILED["x"].std()))
+
+
 def scaled_by_turned_rows(x, y):
     observe(x, y, scale=float(TURNED.std()))
 
@@ -258,6 +283,8 @@ def data():
         (scaled_by_entries, "ENTRIES"),
         (scaled_by_pieces, "PIECES"),
         (scaled_by_objects, "PERSONS"),
+        (scaled_by_an_element, "hidden"),
+        (scaled_by_a_file, "FILED"),
         (scaled_by_a_queue, "QUEUE"),
         (scaled_by_turned_rows, "TURNED"),
         (centred_by_everybody, "EVERYBODY"),
@@ -292,6 +319,8 @@ def data():
         "list of tables",
         "list of arrays",
         "list of objects",
+        "element",
+        "file",
         "queue",
         "turned",
         "before a split",
