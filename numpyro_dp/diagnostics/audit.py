@@ -22,6 +22,7 @@ from numpyro_dp.diagnostics.neighbours import Pair, check_null, take_apart
 from numpyro_dp.mcmc.gradient import BoundGradientKernel
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.start import starting_positions
+from numpyro_dp.mechanisms.account import refuse_several_processes
 from numpyro_dp.mechanisms.keys import as_typed_keys, is_traced, seeded_key
 from numpyro_dp.model import PrivateModel, private_model
 
@@ -224,6 +225,7 @@ def _check(
         )
     if kernel.init_kernel is not None:
         raise ValueError("audit runs one kernel: audit init_kernel and the main one each by itself")
+    refuse_several_processes("audit")
     if is_traced(rng_key):
         raise ValueError("audit cannot run inside a JAX transformation")
     _validate.positive_int("num_samples", num_samples)

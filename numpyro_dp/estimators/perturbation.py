@@ -37,7 +37,7 @@ from numpyro_dp.glm import (
     gaussian_prior,
     recognise,
 )
-from numpyro_dp.mechanisms.account import Account, refuse_traced
+from numpyro_dp.mechanisms.account import Account, require_chargeable
 from numpyro_dp.mechanisms.arguments import check_noise
 from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.model import PrivateModel, private_model
@@ -159,7 +159,7 @@ class PerturbationEstimator:
         :raises ValueError: an argument is out of range, or the guarantee would need more
             iterations than ``max_iterations``.
         """
-        refuse_traced(f"{type(self).__name__}.run", rng_key, args, kwargs)
+        require_chargeable(f"{type(self).__name__}.run", rng_key, args, kwargs)
         keys = as_typed_keys(rng_key, 1)
         private_size = self._account.private_size
         wall = private_model(

@@ -22,7 +22,7 @@ from numpyro_dp.mcmc.metropolis import DPFastMH
 from numpyro_dp.mcmc.metropolis_step import BoundMetropolis
 from numpyro_dp.mcmc.progress import steps_behind
 from numpyro_dp.mechanisms import PrivateSum, arguments
-from numpyro_dp.mechanisms.account import Account, refuse_traced
+from numpyro_dp.mechanisms.account import Account, require_chargeable
 from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.mechanisms.planning import planned_sum
 from numpyro_dp.mechanisms.wording import arithmetic
@@ -122,7 +122,7 @@ def clipping_rate(
         >>> bool(0.1 < found.rate < 0.3), bool(found.privacy.epsilon <= 1)
         (True, True)
     """
-    refuse_traced("clipping_rate", rng_key, args, kwargs, positions)
+    require_chargeable("clipping_rate", rng_key, args, kwargs, positions)
     arguments.check_noise(privacy, noise_multiplier)
     if noise_multiplier is not None:
         noise_multiplier = _validate.positive("noise_multiplier", noise_multiplier)

@@ -30,7 +30,8 @@ from numpyro_dp.mcmc.statement import (
     statement,
 )
 from numpyro_dp.mechanisms import os_key
-from numpyro_dp.mechanisms.keys import INSECURE, as_typed_keys, is_traced, scrub, seeded_key
+from numpyro_dp.mechanisms.account import require_chargeable
+from numpyro_dp.mechanisms.keys import INSECURE, as_typed_keys, scrub, seeded_key
 
 __all__ = ["MCMC"]
 
@@ -199,11 +200,7 @@ class MCMC(numpyro.infer.MCMC):
         :raises UnsupportedModelError: the model cannot be split into records.
         :raises ValueError: an argument is out of range, or of the wrong kind.
         """
-        if is_traced(rng_key, args, kwargs, init_params, self._warmup_state):
-            raise ValueError(
-                "MCMC.run was called inside a JAX transformation: it would be charged once and "
-                "could be executed many times. Call it outside jit, vmap and pmap"
-            )
+        require_chargeable("MCMC.run", rng_key, args, kwargs, init_params, self._warmup_state)
         if not self._lock.acquire(blocking=False):
             raise RuntimeError("this MCMC object is already running in another thread")
         try:

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import CHACHA20, os_key, scrubbed
+from numpyro_dp.mechanisms.account import refuse_several_processes
 from numpyro_dp.mechanisms.keys import as_typed_keys, is_traced
 from numpyro_dp.model import private_model
 
@@ -137,7 +138,11 @@ def _may_step(kernel: PrivateKernel, bound: BoundKernel, state: MeteredState) ->
 
 
 def bound_for(kernel: PrivateKernel, chains: Any, args: tuple, kwargs: dict) -> BoundKernel:
-    """The bound kernel for these arguments; found again in caches, under a trace too."""
+    """The bound kernel for these arguments; found again in caches, under a trace too.
+
+    All that touches records comes through here, in ``init`` and in each step.
+    """
+    refuse_several_processes(type(kernel).__name__)
     private_size = kernel.relation == "add_remove"
     wall = private_model(
         kernel.user_model, args, kwargs, data_plate=kernel.data_plate, private_size=private_size

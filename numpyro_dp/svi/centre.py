@@ -16,7 +16,7 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms import PrivateSum, arguments
-from numpyro_dp.mechanisms.account import Account, refuse_traced
+from numpyro_dp.mechanisms.account import Account, require_chargeable
 from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.mechanisms.planning import planned_sum
 from numpyro_dp.mechanisms.wording import arithmetic
@@ -129,7 +129,7 @@ class PrivateCentre:
         :raises UnsupportedModelError: the number of rows is private.
         :raises ValueError: an argument is out of range, or of the wrong kind.
         """
-        refuse_traced("PrivateCentre.run", rng_key, x)
+        require_chargeable("PrivateCentre.run", rng_key, x)
         key = as_typed_keys(rng_key, 1)
         _require_table(x)
         columns = self._columns(x.shape)

@@ -19,7 +19,7 @@ from numpyro_dp._guide import prepare, require_public_start
 from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.mechanisms import scrubbed
-from numpyro_dp.mechanisms.account import refuse_traced
+from numpyro_dp.mechanisms.account import require_chargeable
 from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.svi.checks import (
     check_loss,
@@ -260,7 +260,7 @@ class DPSVI(MeteredSVI):
 
         Warns, before the charge, of a full-rank guide or a flow whose matrix drowns in the noise.
         """
-        refuse_traced("DPSVI.run", rng_key, args, kwargs, init_state, init_params)
+        require_chargeable("DPSVI.run", rng_key, args, kwargs, init_state, init_params)
         if stable_update or forward_mode_differentiation:
             raise ValueError(
                 "stable_update looks at the loss, which is private, and forward mode is not "

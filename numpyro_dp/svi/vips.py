@@ -18,7 +18,7 @@ from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, calibrate, 
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms import PrivateSum, arguments
-from numpyro_dp.mechanisms.account import Account, refuse_traced
+from numpyro_dp.mechanisms.account import Account, require_chargeable
 from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.mechanisms.wording import arithmetic, sampler
 from numpyro_dp.svi.checks import usable_key
@@ -143,7 +143,7 @@ class VIPS:
         :raises UnsupportedModelError: the model is outside the guide's family, or cannot be split.
         :raises ValueError: an argument is out of range, or of the wrong kind.
         """
-        refuse_traced("VIPS.run", rng_key, args, kwargs)
+        require_chargeable("VIPS.run", rng_key, args, kwargs)
         user_key, start_key = as_typed_keys(rng_key, 1), usable_key(rng_key)
         with self._account.alone():
             programme, plan, found = self._bind(num_steps, args, kwargs)
