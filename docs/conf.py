@@ -4,6 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+from numpyro_dp._quick_compile import known_flags
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 # Executed pages share the example's data loader; they run in processes of their own.
@@ -11,7 +13,8 @@ _paths = [str(HERE.parent / "examples"), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _paths))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The pages' programs are small and many: compiling them is most of the build.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+if "XLA_FLAGS" not in os.environ:
+    os.environ["XLA_FLAGS"] = known_flags("xla_cpu_use_fusion_emitters")
 
 project = "numpyro_dp"
 author = "The numpyro_dp developers"

@@ -3,12 +3,12 @@
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from numpyro_dp._quick_compile import quickly_compiled
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout
 
@@ -19,12 +19,6 @@ _TRIES = 30
 _FINITE_TRIES = 4
 # Rounding alone stays below 3e-7 on the CPU; accelerators multiply matrices with 10-bit mantissas.
 _CPU_TOLERANCE, _TOLERANCE = 1e-4, 2e-3
-# The program runs a few times on three rows: compiling it is all that costs.
-_QUICK: dict[str, str | bool] = {
-    "xla_backend_optimization_level": "0",
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
 
 
 def dummy_records(layout: Layout, rng_key: Array, m: int) -> list[Array]:
@@ -59,7 +53,7 @@ def require_additive(compare: Callable[[Array], tuple[Array, Array]]) -> None:
     Raises:
         UnsupportedModelError: when the two differ.
     """
-    compiled = _compile(compare)
+    compiled = quickly_compiled(compare, jax.eval_shape(lambda: jax.random.key(0)))
     tolerance = _CPU_TOLERANCE if jax.default_backend() == "cpu" else _TOLERANCE
     finite = 0
     for attempt in range(_TRIES):
@@ -86,12 +80,3 @@ def require_additive(compare: Callable[[Array], tuple[Array, Array]]) -> None:
         "likelihood uses other records, which it would not find: it is computed from one alone",
         stacklevel=5,
     )
-
-
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    lowered = jax.jit(function).lower(jax.eval_shape(lambda: jax.random.key(0)))
-    try:
-        return lowered.compile(compiler_options=_QUICK)
-    except jax.errors.JaxRuntimeError:
-        # A backend or an XLA that does not know these options.
-        return lowered.compile()

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from numpyro_dp._additive import _compile as quickly_compiled
 from numpyro_dp._glm_loss import Loss, Row, bounded_loss
 from numpyro_dp._glm_prior import prior_message, prior_terms
 from numpyro_dp._glm_trace import (
@@ -25,6 +24,7 @@ from numpyro_dp._glm_trace import (
     flat_position,
     record_likelihood,
 )
+from numpyro_dp._quick_compile import quickly_compiled
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model import PrivateModel
 
@@ -208,8 +208,9 @@ def _require_same_likelihood(glm: GLM) -> None:
         model = jax.vmap(lambda z: log_likelihood(z, record))(z)
         return loss[1] - loss[0], model[0] - model[1]
 
-    compiled = quickly_compiled(lambda key: jax.vmap(compare)(jax.random.split(key, _POINTS)))
-    ours, models = (np.asarray(each) for each in compiled(jax.random.key(0)))
+    key = jax.random.key(0)
+    compiled = quickly_compiled(lambda key: jax.vmap(compare)(jax.random.split(key, _POINTS)), key)
+    ours, models = (np.asarray(each) for each in compiled(key))
     # Some made-up outcomes lie outside their support, such as more successes than trials.
     valid = np.isfinite(models)
     if not valid.any() or not np.allclose(

@@ -6,20 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-# Compiling is most of a default run's time; most programs run a few steps once.
-_QUICK_COMPILER = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_use_fusion_emitters=false"
-)
+from numpyro_dp._quick_compile import known_flags
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Compile quickly in the default run; the slow tests run under the user's compiler.
 
-    ``XLA_FLAGS``, even empty, is left as it is: CI runs the releases again with it empty.
+    Compiling is most of a default run's time: most programs run a few steps once. ``XLA_FLAGS``,
+    even empty, is left as it is: CI runs the releases again with it empty.
     """
-    if config.option.markexpr == "not slow":
-        os.environ.setdefault("XLA_FLAGS", _QUICK_COMPILER)
+    if config.option.markexpr == "not slow" and "XLA_FLAGS" not in os.environ:
+        os.environ["XLA_FLAGS"] = known_flags()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,63 @@
+"""Compile a program that runs a few times on a few rows: compiling it is all that costs.
+
+XLA gains and loses options from release to release. One that it does not know is an error, and in
+``XLA_FLAGS`` the end of the process, so it is asked for each of them first.
+"""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+__all__ = ["known_flags", "known_options", "quickly_compiled"]
+
+Options = dict[str, str | bool]
+
+_WANTED: Options = {
+    "xla_backend_optimization_level": "0",
+    "xla_llvm_disable_expensive_passes": True,
+    # Gone in the XLA of JAX 0.12.
+    "xla_cpu_use_fusion_emitters": False,
+}
+_ASK = "import json, numpyro_dp._quick_compile as q; print(json.dumps(q.known_options()))"
+
+
+@functools.cache
+def known_options() -> Options:
+    """Options that make this XLA compile quickly, asked for by compiling next to nothing."""
+    return {name: value for name, value in _WANTED.items() if _accepted({name: value})}
+
+
+def _accepted(options: Options) -> bool:
+    lowered = jax.jit(lambda: 0).lower()
+    try:
+        lowered.compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+def quickly_compiled(function: Callable[..., Any], *inputs: Any) -> Callable[..., Any]:
+    """A function compiled for inputs of these shapes, quickly rather than well."""
+    return jax.jit(function).lower(*inputs).compile(compiler_options=known_options())
+
+
+def known_flags(*names: str) -> str:
+    """The same options, or those of ``names``, as a text for ``XLA_FLAGS``.
+
+    A process of its own is asked, since in this one XLA may read its flags only once.
+    """
+    asked = subprocess.run(
+        [sys.executable, "-c", _ASK],
+        env={**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    known = json.loads(asked.stdout)
+    return " ".join(f"--{k}={str(v).lower()}" for k, v in known.items() if not names or k in names)
