@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from numpyro_dp._outcomes import Outcomes, Simulated
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.mechanisms.centred import centre
+from numpyro_dp.mechanisms.centred import centred_clip
 from numpyro_dp.svi.elbo import ElboRelease
 from numpyro_dp.variational import VariationalModel
 
@@ -154,8 +154,13 @@ class Fit:
 
         def centred(record: list[Array]) -> Float[Array, " dim"]:
             scores, weights = jax.jacrev(possible, has_aux=True)(flat, record)
-            own = record[:-1] if isinstance(outcomes, Simulated) else record
-            return plain(own) - centre(scores, weights, self.private_sum.clip_norm)
+            drawn = isinstance(outcomes, Simulated)
+            own = plain(record[:-1] if drawn else record)
+            if drawn:
+                # Exchangeable with the drawn ones, if the model is right: see `centred`.
+                scores = jnp.concatenate([scores, own[None]])
+                weights = jnp.full(scores.shape[0], 1 / scores.shape[0], weights.dtype)
+            return centred_clip(own, scores, weights, self.private_sum.clip_norm)
 
         return centred
 
