@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from numpyro_dp.diagnostics import AuditResult as AuditResult
     from numpyro_dp.diagnostics import audit as audit
     from numpyro_dp.diagnostics import from_numpyro as from_numpyro
+    from numpyro_dp.diagnostics.missing import MissingCount as MissingCount
+    from numpyro_dp.diagnostics.missing import count_missing as count_missing
     from numpyro_dp.diagnostics.plan import Plan as Plan
     from numpyro_dp.diagnostics.plan import plan as plan
     from numpyro_dp.diagnostics.plots import plot_budget as plot_budget
@@ -85,6 +87,7 @@ _HOME = {
     "EstimatorResult": "estimators",
     "LedgerError": "errors",
     "MCMC": "mcmc",
+    "MissingCount": "diagnostics.missing",
     "OPS": "mcmc",
     "PhaseTransitionStepSize": "mcmc",
     "ObjectivePerturbation": "estimators",
@@ -101,6 +104,7 @@ _HOME = {
     "audit": "diagnostics",
     "calibrate": "accounting",
     "clipping_rate": "mcmc",
+    "count_missing": "diagnostics.missing",
     "events": "accounting",
     "from_numpyro": "diagnostics",
     "guides": "svi",

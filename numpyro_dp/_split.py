@@ -9,6 +9,7 @@ from jaxtyping import Array
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp._additive import DUMMIES, dummy_records, require_additive
+from numpyro_dp._causes import with_causes
 from numpyro_dp._named import require_arguments_handed, require_handed
 from numpyro_dp._plate import RowRun
 from numpyro_dp._programs import (
@@ -68,6 +69,12 @@ def split(spec: Spec) -> Parts:
 def _judge(spec: Spec) -> Parts:
     model, layout = spec.model, spec.layout
     structure = read_structure(model, layout, init_to_uniform(), private_size=spec.private_size)
+    with with_causes(structure, layout):
+        return _parts(spec, structure)
+
+
+def _parts(spec: Spec, structure: Structure) -> Parts:
+    model, layout = spec.model, spec.layout
     plate, rows = choose_plate(structure, spec.data_plate)
     num_records = spec.num_records or rows
     require_supported_sites(structure, plate)
@@ -76,7 +83,7 @@ def _judge(spec: Spec) -> Parts:
             f"no argument holds records (plate `{plate}` has size {rows}): pass the data as "
             "arguments of the model, not by a closure"
         )
-    layout.require_records(rows, plate)
+    layout.require_records(rows, plate, structure.outcomes)
     layout.require_no_listed_data(num_records)
     if spec.private_size:
         require_private_size(
@@ -100,6 +107,11 @@ def _judge(spec: Spec) -> Parts:
 
 def check_additive(spec: Spec, parts: Parts) -> None:
     """Refuse a model that is no sum over records, as far as made-up records can tell."""
+    with with_causes(parts.structure, spec.layout):
+        _require_sum(spec, parts)
+
+
+def _require_sum(spec: Spec, parts: Parts) -> None:
     run = RowRun(spec.model, parts.plate, parts.num_records, enumeration_dim(parts.structure))
     together = rows_program(run, spec.layout, parts.programs.constrained, DUMMIES)
     latents = parts.structure.latents

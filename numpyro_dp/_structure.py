@@ -4,6 +4,8 @@ import linecache
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +15,13 @@ import numpy as np
 import numpyro
 from numpyro.distributions import biject_to
 
+from numpyro_dp._causes import (
+    Shapes,
+    looks_at_values,
+    misfits,
+    require_outcomes_fit,
+    site_shapes,
+)
 from numpyro_dp._plate import run_whole, site_log_prob, subsampling_message
 from numpyro_dp._prune import prune, trace_program
 from numpyro_dp.errors import UnsupportedModelError
@@ -48,13 +57,18 @@ _MADE_UP_ROWS = (
 
 
 class Site(NamedTuple):
-    """What a trace says of one site, without values: ``plates`` holds (name, dim, size)."""
+    """What a trace says of one site, without values: ``plates`` holds (name, dim, size).
+
+    ``outcomes`` are names of the arguments that an observed value is computed from.
+    """
 
     name: str
     kind: str
     plates: tuple[tuple[str, int, int], ...]
     uses_arrays: bool = False
     enumerable: bool = False
+    shapes: Shapes | None = None
+    outcomes: tuple[str, ...] = ()
 
     def inside(self, plate: str) -> bool:
         """Say whether the site lies inside the named plate."""
@@ -68,6 +82,11 @@ class Structure(NamedTuple):
     plates: dict[str, tuple[int, int | None]]
     latents: dict[str, jax.ShapeDtypeStruct]
 
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Names of the arguments that observed values are computed from."""
+        return tuple(name for site in self.sites for name in site.outcomes)
+
     def of_kind(self, *kinds: str) -> tuple[Site, ...]:
         """Return the sites of the given kinds in the order of the model."""
         return tuple(site for site in self.sites if site.kind in kinds)
@@ -79,33 +98,41 @@ def quoted(names: Iterator[str] | Sequence[str]) -> str:
 
 
 @contextmanager
-def explained(plate: str | None = None, rows: int = 1, given: str = "") -> Generator[None]:
+def explained(
+    plate: str | None = None, rows: int = 1, given: str = "", perhaps: str = ""
+) -> Generator[None]:
     """Turn whatever a traced model raises into a message with cause and remedy.
 
     ``plate`` is given when the model is being run on a few of its rows; ``given`` describes its
-    arrays. An error's text is quoted only where JAX or NumPyro wrote it: shapes, never values.
+    arrays, and ``perhaps`` what of them may be the cause. An error's text is quoted only where JAX
+    or NumPyro wrote it: shapes, never values.
     """
     try:
         yield
     except UnsupportedModelError:
         raise
     except _VALUE_ERRORS as error:
-        raise UnsupportedModelError(
-            f"the model looks at the values of its data ({_place(error)}): compute such constants "
-            "from public knowledge and pass them as Python numbers (or wrap a public argument in "
-            "`numpyro_dp.public`); an array held by a closure or `functools.partial` must be an "
-            "argument"
-        ) from error
+        raise UnsupportedModelError(_of_values(error)) from error
     except Exception as error:
+        # What `set` says of a traced array's entries.
+        if isinstance(error, TypeError) and "unhashable" in str(error) and "Tracer" in str(error):
+            raise UnsupportedModelError(_of_values(error)) from error
         problem = f"{_summary(error)} ({_place(error)})"
         if plate is None:
-            text = f"the model cannot be traced on arrays of these shapes{given}: {problem}"
+            text = (
+                f"the model cannot be traced on arrays of these shapes{given}: {problem}{perhaps}"
+            )
         else:
             text = (
                 f"the model cannot be run on {'one record' if rows == 1 else f'{rows} records'} of "
                 f"plate `{plate}`: {problem}. Derive sizes from `x.shape[0]`, not from a constant"
             )
         raise UnsupportedModelError(text) from error
+
+
+def _of_values(error: Exception) -> str:
+    place = _place(error)
+    return f"the model looks at the values of its data ({place}): {looks_at_values(error, place)}"
 
 
 def _summary(error: Exception) -> str:
@@ -142,7 +169,7 @@ def read_structure(
         given = _MADE_UP_ROWS
     found: list[tuple[list[Site], dict[str, tuple[int, int | None]]]] = []
 
-    def outline(arrays: list[Any], key: jax.Array) -> tuple[dict[str, Any], dict[str, Any]]:
+    def outline(arrays: list[Any], key: jax.Array) -> tuple[dict[str, Any], ...]:
         trace, sizes = run_whole(model, layout.fill(arrays), key, strategy=strategy)
         sites = [_describe(name, site) for name, site in trace.items()]
         found.append(([s for s in sites if s is not None], sizes))
@@ -152,20 +179,29 @@ def read_structure(
             for s in sites
             if s and s.kind in ("observed", "factor")
         }
-        return terms, latents
+        outcomes = {name: trace[name]["value"] for name in terms}
+        return terms, latents, outcomes
 
     structs = [leaf.struct(rows) for leaf in layout.arrays]
-    with explained(given=given):
+    with explained(given=given, perhaps=misfits(layout)):
         program = trace_program(outline, structs, key_struct())
     if program.closed.jaxpr.effects:
         raise UnsupportedModelError(
             "the model has side effects (`jax.debug.print` or a callback), which would show "
             "single records: take them out"
         )
-    terms, latents = program.out
+    terms, latents, _ = program.out
     sites, sizes = found[-1]
-    uses = _array_use(program, sorted(terms), len(structs))
-    marked = tuple(s._replace(uses_arrays=s.name in uses) for s in sites)
+    use = partial(_array_use, program, names=sorted(terms), num_arrays=len(structs))
+    uses, shown = use(first=0), use(first=len(terms) + len(latents))
+    arguments = [leaf.name for leaf in layout.arrays]
+    marked = tuple(
+        s._replace(
+            uses_arrays=any(uses.get(s.name, ())),
+            outcomes=tuple(compress(arguments, shown.get(s.name, ()))),
+        )
+        for s in sites
+    )
     return Structure(marked, sizes, latents)
 
 
@@ -174,12 +210,13 @@ def key_struct() -> jax.ShapeDtypeStruct:
     return jax.eval_shape(lambda: jax.random.key(0))
 
 
-def _array_use(program: Any, names: list[str], num_arrays: int) -> set[str]:
-    """Names of the leading outputs that read at least one array argument."""
+def _array_use(
+    program: Any, *, names: list[str], first: int, num_arrays: int
+) -> dict[str, tuple[bool, ...]]:
+    """Which array arguments each of some outputs reads; they are named, and lie side by side."""
     total = len(jax.tree.leaves(program.out))
-    # Dictionaries flatten in sorted order, and the terms come first.
-    masks = {name: [j == i for j in range(total)] for i, name in enumerate(names)}
-    return {name for name, mask in masks.items() if any(prune(program, mask).used[:num_arrays])}
+    masks = {name: [j == first + i for j in range(total)] for i, name in enumerate(names)}
+    return {name: prune(program, mask).used[:num_arrays] for name, mask in masks.items()}
 
 
 def _unconstrain(site: Mapping[str, Any]) -> jax.Array:
@@ -194,7 +231,8 @@ def _describe(name: str, site: Mapping[str, Any]) -> Site | None:
         return Site(name, site["type"], plates)
     if site["is_observed"]:
         auxiliary = site["infer"].get("is_auxiliary", False)
-        return Site(name, "factor" if auxiliary else "observed", plates)
+        kind = "factor" if auxiliary else "observed"
+        return Site(name, kind, plates, shapes=None if auxiliary else site_shapes(site))
     if site["fn"].support.is_discrete:
         return Site(name, "discrete", plates, enumerable=site["fn"].has_enumerate_support)
     return Site(name, "latent", plates)
@@ -217,6 +255,11 @@ def choose_plate(structure: Structure, data_plate: str | None) -> tuple[str, int
         )
     else:
         plate = _only_plate(sizes, observed)
+    for site in observed:
+        if site.shapes is not None and site.inside(plate):
+            first = next(dim for name, dim, _ in site.plates if name == plate)
+            others = [dim for name, dim, _ in site.plates if name != plate]
+            require_outcomes_fit(site.name, site.shapes, [first, *others], plate)
     for name, (size, subsample_size) in structure.plates.items():
         if name != plate and subsample_size not in (None, size):
             raise UnsupportedModelError(subsampling_message(name, size, subsample_size))
@@ -258,9 +301,19 @@ def _only_plate(sizes: Mapping[str, int], observed: Sequence[Site]) -> str:
             '`with numpyro.plate("data", N):` around them, one slice per person'
         )
     if len(used) > 1:
+        persons = (
+            ""
+            if len({sizes[p] for p in used}) > 1
+            else (
+                "put them into one plate where they are of the same persons, one slice per person; "
+                "otherwise "
+            )
+        )
         raise UnsupportedModelError(
-            f"no single plate encloses the observed sites {names} (plates {quoted(used)}): put "
-            "them into one plate, one slice per person"
+            f"no single plate encloses the observed sites {names} (plates {quoted(used)}): "
+            f"{persons}concatenate the groups' records into one array with one plate around it, "
+            "hand in each record's group as an array of whole numbers, and index by it, as in "
+            "`dist.Normal(mean[group], 1)`"
         )
     return used[0]
 

@@ -16,11 +16,13 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 
 __all__ = ["ArrayLeaf", "FixedLeaf", "Layout", "Public", "as_records", "public", "read_arguments"]
 
+_NUMBERS = (bool, int, float)
 _STATIC_TYPES = (bool, int, float, complex, str, bytes)
 # Rows in the place of a private number of records: a prime, hardly the length of another axis. What
 # is traced on them must be the same on few, too.
@@ -108,7 +110,9 @@ class Layout:
     @property
     def outline(self) -> str:
         """What was taken as data, for a message: a list or a missing row is then seen at once."""
-        shapes = ", ".join(f"`{leaf.name}` {leaf.shape}" for leaf in self.arrays)
+        lists = self.list_names()
+        told = [leaf for leaf in self.arrays if leaf.name.partition("[")[0] not in lists]
+        shapes = ", ".join(f"`{leaf.name}` {leaf.shape}" for leaf in told)
         return f"arrays are {shapes or 'none'}; all else counts as a plain Python value"
 
     @property
@@ -191,8 +195,18 @@ class Layout:
                     f"`numpyro_dp.public({name})` if it holds nothing private"
                 )
 
-    def require_records(self, num_records: int, plate: str) -> None:
-        """Refuse every array argument that has no leading axis of ``num_records`` rows."""
+    def list_names(self) -> tuple[str, ...]:
+        """Names of arguments that are lists of numbers, of such lists, or of many arrays."""
+        args, kwargs = jax.tree.unflatten(self.tree, self.leaves)
+        lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
+        firsts = [jax.tree.leaves(value)[0] for value in lists if _is_table(value)]
+        return tuple(leaf.name.partition("[")[0] for leaf in firsts)
+
+    def require_records(self, num_records: int, plate: str, outcomes: Sequence[str] = ()) -> None:
+        """Refuse every array argument that has no leading axis of ``num_records`` rows.
+
+        ``outcomes`` are names of those that the model observes, which hold somebody's data.
+        """
         for leaf in self.arrays:
             if leaf.shape[0] == num_records:
                 continue
@@ -200,10 +214,15 @@ class Layout:
             if num_records in leaf.shape[1:]:
                 axis = leaf.shape.index(num_records, 1)
                 turn = f"; its axis {axis} has that length: if it holds the records, transpose it"
+            remedy = f"; declare it `numpyro_dp.public({leaf.name})` if it holds nothing private"
+            if leaf.name in outcomes:
+                remedy = (
+                    "; it is observed, so its records are somebody's: name the plate of the "
+                    "persons with `data_plate=`, and give that plate the leading axis"
+                )
             raise UnsupportedModelError(
                 f"argument `{leaf.name}` {leaf.shape} has no record axis (plate `{plate}` has "
-                f"size {num_records}, and the leading axis must be the record){turn}; declare it "
-                f"`numpyro_dp.public({leaf.name})` if it holds nothing private"
+                f"size {num_records}, and the leading axis must be the record){turn}{remedy}"
             )
 
 
@@ -260,6 +279,14 @@ def _as_record(array: Any, dtype: Any) -> jax.Array:
     own[...] = array
     # Taken as it is, since it begins where JAX wants it to; nobody else can write to it.
     return jax.device_put(own, may_alias=True)
+
+
+def _is_table(value: Sequence[Any]) -> bool:
+    """Tell whether a list looks like an array that nobody made one of."""
+    leaves = jax.tree.leaves(value)
+    if all(isinstance(leaf, ArrayLeaf) for leaf in leaves):
+        return len(value) >= _TABLE and len({leaf.shape for leaf in leaves}) == 1
+    return all(isinstance(leaf, FixedLeaf) and type(leaf.value) in _NUMBERS for leaf in leaves)
 
 
 def _listings(value: Any) -> Iterator[Any]:
@@ -320,6 +347,9 @@ def _read_array(name: str, value: Any) -> ArrayLeaf:
 def _parameter_names(
     model: Callable[..., Any], model_args: Sequence[Any], model_kwargs: Mapping[str, Any]
 ) -> list[str]:
+    while isinstance(model, Messenger) and callable(model.fn):
+        # A handler that was used as a decorator has no signature of its model.
+        model = model.fn
     try:
         bound = inspect.signature(model).bind_partial(*model_args, **model_kwargs)
     except (TypeError, ValueError):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
+from numpyro_dp._causes import with_causes
 from numpyro_dp._elbo import Bound, Pair, check_sum, trace_bound
 from numpyro_dp._named import require_arguments_handed, require_handed
 from numpyro_dp._outcomes import Outcomes, Simulated, possible_outcomes
@@ -65,14 +66,15 @@ def outline(
     given, _ = read_arguments(model, args, kwargs)
     layout = given.unnumbered() if private_size else given
     structure = read_structure(model, layout, init_to_uniform(), private_size=private_size)
-    plate, rows = choose_plate(structure, data_plate)
+    with with_causes(structure, layout):
+        plate, rows = choose_plate(structure, data_plate)
     require_supported_sites(structure, plate, variational=True)
     if not layout.arrays:
         raise UnsupportedModelError(
             f"no argument holds records (plate `{plate}`): pass the data as arguments of the "
             "model, not by a closure"
         )
-    layout.require_records(rows, plate)
+    layout.require_records(rows, plate, structure.outcomes)
     num_records = given.arrays[0].shape[0]
     layout.require_no_listed_data(num_records)
     require_handed(model, layout, num_records)

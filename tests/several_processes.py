@@ -65,6 +65,9 @@ def entry_points(accountant):
         "clipping_rate": lambda: ndp.clipping_rate(
             key, walk, X, Y, noise_multiplier=2.0, accountant=accountant
         ),
+        "count_missing": lambda: ndp.count_missing(
+            key, X, noise_multiplier=2.0, accountant=accountant
+        ),
         "audit": lambda: ndp.audit(
             ndp.DPSGLD(logistic, **STEPS), key, (X, Y), (X * FIRST_NULL, Y), num_chains=100
         ),

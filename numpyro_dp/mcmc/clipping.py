@@ -148,11 +148,13 @@ def clipping_rate(
     )
     account.charge(mechanism.event(1), steps=1, total_variation=mechanism.tv_per_step)
     noise_key = account.noise_key(random.fold_in(key, 1))
-    centred = float(_centred_share(mechanism, bound, noise_key, moves, records))
+    # Past this, rounding would shrink shares, and so the mean of them.
+    shown = mechanism.unshrunk / mechanism.clip_norm
+    centred = float(_centred_share(mechanism, bound, shown, noise_key, moves, records)) / shown
     return ClippingRate(
         # Cutting to what a share can be is post-processing.
         rate=min(max(centred + 0.5, 0.0), 1.0),
-        noise_sd=mechanism.noise_multiplier * mechanism.clip_norm / wall.num_records,
+        noise_sd=mechanism.noise_multiplier * mechanism.clip_norm / (shown * wall.num_records),
         num_moves=int(jnp.sum(moves.tried)),
         privacy=_report(mechanism, wall, account, account.delta(privacy)),
     )
@@ -283,11 +285,16 @@ def _fixed_bound(bound: BoundMetropolis) -> float:
     return settings.bound * (2 if settings.num_candidates > 1 else 1)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def _centred_share(
-    mechanism: PrivateSum, bound: BoundMetropolis, key: Any, moves: _Moves, records: tuple
+    mechanism: PrivateSum,
+    bound: BoundMetropolis,
+    shown: float,
+    key: Any,
+    moves: _Moves,
+    records: tuple,
 ) -> Float[Array, ""]:
-    """The noisy sum over records of the share of moves that cut them, less ½; over N."""
+    """The noisy sum over records of ``shown`` times (the share of cut moves, less ½); over N."""
     wall, power = bound.wall, bound.plan.power
 
     def cut(move: _Moves, record: list[Array]) -> Bool[Array, ""]:
@@ -299,10 +306,10 @@ def _centred_share(
 
     def centred(record: list[Array]) -> Float[Array, " one"]:
         if _projects(bound):
-            return _projected(bound, record)[None] - 0.5
+            return shown * (_projected(bound, record)[None] - 0.5)
         # One move after another: side by side they would hold all records many times over.
         cuts = lax.map(lambda move: cut(move, record), moves)
-        return jnp.sum(cuts)[None] / jnp.sum(moves.tried) - 0.5
+        return shown * (jnp.sum(cuts)[None] / jnp.sum(moves.tried) - 0.5)
 
     return mechanism.release(key, centred, list(records))[0] / mechanism.num_records
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget
@@ -15,6 +20,7 @@ __all__ = [
     "check_private_size",
     "expected_rate",
     "given_noise",
+    "require_numbers",
 ]
 
 
@@ -104,3 +110,24 @@ def expected_rate(batch_size: float | None, sampling_rate: float | None, num_rec
             "batches"
         )
     return batch_size / num_records
+
+
+def require_numbers(name: str, array: Any, shape: str) -> None:
+    """Refuse records that are no array of real numbers.
+
+    By kind alone: whether a list or an array of objects converts depends on what single records
+    hold.
+
+    :param name: what they are called in the message.
+    :param shape: the shape that is asked for, in words.
+    :raises ValueError: for anything but a NumPy or JAX array of real numbers.
+    """
+    masked = isinstance(array, np.ma.MaskedArray)  # JAX would drop the mask.
+    is_array = isinstance(array, (np.ndarray, jax.Array)) and not masked
+    kinds = (jnp.floating, jnp.integer, jnp.bool_)
+    if not (is_array and any(jnp.issubdtype(array.dtype, kind) for kind in kinds)):
+        given = f"dtype {array.dtype}" if is_array else type(array).__name__
+        raise ValueError(
+            f"{name} must be a NumPy or JAX array of real numbers, of shape {shape}, with NaN for "
+            f"what is missing, got {given}"
+        )

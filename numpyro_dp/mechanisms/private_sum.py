@@ -198,6 +198,12 @@ class PrivateSum:
         noise = 0.0 if self.lattice is None else self.dim * self.lattice.tv
         return noise + (0.0 if self.sampler is None else self.sampler.tv)
 
+    @property
+    def unshrunk(self) -> float:
+        """Largest norm of a vector that is rounded without being shrunk first; a little below
+        ``clip_norm``, so that no rounding leads past it."""
+        return self.clip_norm if self.lattice is None else self.lattice.cap * self.lattice.scale
+
     def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
         """What ``num_steps`` releases cost, each with fresh batch and noise.
 

@@ -131,7 +131,7 @@ class PrivateCentre:
         """
         require_chargeable("PrivateCentre.run", rng_key, x)
         key = as_typed_keys(rng_key, 1)
-        _require_table(x)
+        arguments.require_numbers("x", x, "(records, columns)")
         columns = self._columns(x.shape)
         mechanism = planned_sum(
             num_records=x.shape[0],
@@ -190,22 +190,6 @@ class PrivateCentre:
                 "row_norm, the intercept's column and every option",
             ),
             arithmetic=arithmetic(mechanism),
-        )
-
-
-def _require_table(x: Any) -> None:
-    # By kind and shape alone: whether a list converts depends on what single records hold.
-    masked = isinstance(x, np.ma.MaskedArray)  # JAX would drop the mask.
-    array = isinstance(x, (np.ndarray, jax.Array)) and not masked
-    numbers = array and (
-        jnp.issubdtype(x.dtype, jnp.floating)
-        or jnp.issubdtype(x.dtype, jnp.integer)
-        or jnp.issubdtype(x.dtype, jnp.bool_)
-    )
-    if not numbers:
-        raise ValueError(
-            "x must be a NumPy or JAX array of real numbers, of shape (records, columns), with NaN "
-            f"for what is missing, got {f'dtype {x.dtype}' if array else type(x).__name__}"
         )
 
 

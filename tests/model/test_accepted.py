@@ -10,8 +10,8 @@ import pytest
 from numpyro import handlers
 from numpyro.infer.util import potential_energy
 
-from numpyro_dp._additive import _QUICK
 from numpyro_dp._plate import WholePlates
+from numpyro_dp._quick_compile import quickly_compiled
 from numpyro_dp.model import PrivateModel
 from numpyro_dp.records import Public
 
@@ -67,7 +67,7 @@ def relative(a, b):
 
 def quickly(function, *arguments):
     """Compile without XLA's expensive passes: the program runs only a few times."""
-    return jax.jit(function).lower(*arguments).compile(compiler_options=_QUICK)
+    return quickly_compiled(function, *arguments)
 
 
 def positions(private: PrivateModel):
