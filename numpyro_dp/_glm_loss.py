@@ -123,6 +123,11 @@ class Loss:
     def _attempts(self, y: Array, n: Array) -> Array:
         return n + y if self.family == "negative_binomial" else n
 
+    def holds(self, row: Row) -> Bool[Array, "*rows"]:
+        """Whether the outcome is one that the model can draw: within its bounds."""
+        y, n = self._outcome(row)
+        return (y == row.outcome) & (n == row.trials)
+
     def _outcome(self, row: Row) -> tuple[Array, Array]:
         """Outcome and trials within their bounds: NumPyro does not hold observations to theirs."""
         y, n = row.outcome, row.trials

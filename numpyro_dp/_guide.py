@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
@@ -53,7 +54,9 @@ class _WithoutRecords:
     def __call__(self, *_: Any, **__: Any) -> Any:
         args, kwargs = made_up_arguments(self.layout)
         silent = _Silent(WholePlates(self.model), self.plate)
-        return handlers.block(silent, hide=list(self.hidden))(*args, **kwargs)
+        # Made-up records need not be what NumPyro asks of a parameter, such as whole trials.
+        with dist.distribution.validation_enabled(False):
+            return handlers.block(silent, hide=list(self.hidden))(*args, **kwargs)
 
 
 class _Silent(Messenger):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -63,8 +63,9 @@ class ConjugateGuide(StatisticsGuide):
         the coefficients, intercept included) or, in mixtures, of a record.
     :param outcome_bound: public bound on the L2 norm of a record's outcome in a regression.
     :param max_count: public bound on a Poisson count.
-    :param init_loc: where the components' locations start, (components, dimensions), public;
-        default: drawn from their prior, within ``row_norm``.
+    :param init_loc: where the components' locations start, public: an array (components,
+        dimensions), or ``{"mu": array}`` with the name and the shape of their latent site; default:
+        drawn from their prior, within ``row_norm``.
     :param noise_aware: widen the posterior for the noise of the released sums. Known for counts
         and for regressions with a public noise scale, by weighting the likelihood down to what the
         noisy sum is worth.
@@ -108,7 +109,7 @@ class ConjugateGuide(StatisticsGuide):
         row_norm: float | None = None,
         outcome_bound: float | None = None,
         max_count: float | None = None,
-        init_loc: ArrayLike | None = None,
+        init_loc: ArrayLike | Mapping[str, ArrayLike] | None = None,
         noise_aware: bool = False,
     ) -> None:
         super().__init__(model, data_plate=data_plate)

@@ -69,7 +69,7 @@ class BetaBinomial(Averaged):
     def sample(self) -> dict[str, Array]:
         """One Beta site."""
         a, b = positive_params(self.site, self.prior, "concentration1", "concentration0")
-        return {self.site: draw(self.site, dist.Beta(a, b))}
+        return {self.site: draw(self.site, dist.Beta(a, b), self.prior.event_dim)}
 
 
 class DirichletCategorical(Averaged):
@@ -114,7 +114,7 @@ class DirichletCategorical(Averaged):
     def sample(self) -> dict[str, Array]:
         """One Dirichlet site."""
         (alpha,) = positive_params(self.site, self.prior, "concentration")
-        return {self.site: draw(self.site, dist.Dirichlet(alpha))}
+        return {self.site: draw(self.site, dist.Dirichlet(alpha), self.prior.event_dim)}
 
 
 class GammaPoisson(Averaged):
@@ -156,7 +156,7 @@ class GammaPoisson(Averaged):
     def sample(self) -> dict[str, Array]:
         """One Gamma site."""
         a, b = positive_params(self.site, self.prior, "concentration", "rate")
-        return {self.site: draw(self.site, dist.Gamma(a, b))}
+        return {self.site: draw(self.site, dist.Gamma(a, b), self.prior.event_dim)}
 
 
 def _within(outcome: Array, most: float | np.ndarray) -> Array:

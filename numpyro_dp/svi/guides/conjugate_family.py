@@ -160,18 +160,18 @@ def positive_params(site: str, prior: Prior, *names: str) -> list[Array]:
     return [param(f"{site}_{n}", prior.params[n], constraints.positive) for n in names]
 
 
-def draw(site: str, law: dist.Distribution, **options: Any) -> Array:
-    """Sample a site whose law covers all of its entries as one event."""
-    return jnp.asarray(numpyro.sample(site, law.to_event(len(law.batch_shape)), **options))
+def draw(site: str, law: dist.Distribution, event_dim: int) -> Array:
+    """Sample a site with as many event dimensions as the model's: the rest are its plates."""
+    return jnp.asarray(numpyro.sample(site, law.to_event(event_dim - law.event_dim)))
 
 
 def draw_variance(site: str, prior: Prior) -> tuple[Array, Array]:
     """Sample a variance or precision; returns it, and the variance."""
     a, b = positive_params(site, prior, "concentration", "rate")
     if prior.kind == "InverseGamma":
-        value = draw(site, dist.InverseGamma(a, b))
+        value = draw(site, dist.InverseGamma(a, b), prior.event_dim)
         return value, value
-    value = draw(site, dist.Gamma(a, b))
+    value = draw(site, dist.Gamma(a, b), prior.event_dim)
     return value, 1 / value
 
 

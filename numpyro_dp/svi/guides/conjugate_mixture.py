@@ -13,6 +13,7 @@ from jax.scipy.special import digamma
 from jaxtyping import Array, ArrayLike
 from numpyro.distributions import constraints
 
+from numpyro_dp._structure import quoted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.svi.guides.conjugate_family import (
     Family,
@@ -45,7 +46,7 @@ class NormalMixture(Family):
         self,
         reading: Reading,
         row_norm: float | None,
-        init_loc: ArrayLike | None,
+        init_loc: ArrayLike | Mapping[str, ArrayLike] | None,
         private: bool,
     ) -> None:
         self.weights_site, order = reading.selection("weights", "Dirichlet")
@@ -99,8 +100,7 @@ class NormalMixture(Family):
     def start(self, key: Array, steps: int) -> dict[str, Array]:
         """Locations drawn from the prior, within the records' bound; the rest as a priori."""
         if self._init_loc is not None:
-            start = jnp.broadcast_to(jnp.asarray(self._init_loc, float), self._at.shape)
-            loc = jnp.zeros(self._places).at[self._at].set(start)
+            loc = self._given_start(self._init_loc)
         else:
             sd = jnp.minimum(self._prior_precision**-0.5, self._norm / (2 * math.sqrt(self.size)))
             loc = self._prior_loc + sd * jax.random.normal(key, (self._places,))
@@ -116,6 +116,21 @@ class NormalMixture(Family):
         zero = jnp.zeros(self.dim)
         half = jnp.asarray(steps // 2, jnp.int32)
         return {**law, "sums": zero, "noise_sd": zero, "averaged_from": half}
+
+    def _given_start(self, init_loc: ArrayLike | Mapping[str, ArrayLike]) -> Array:
+        """Locations as the caller gave them: by component, or by the name of the latent site."""
+        if not isinstance(init_loc, Mapping):
+            column = np.ndim(init_loc) == 1 and self.size == 1
+            given = np.reshape(init_loc, (-1, 1)) if column else init_loc
+            start = _broadcast(given, self._at.shape, "(components, dimensions)")
+            return jnp.zeros(self._places).at[self._at].set(start)
+        if set(init_loc) != {self.loc_site}:
+            raise ValueError(
+                f"init_loc names {quoted(sorted(init_loc)) or 'no site'}, but the components' "
+                f"locations are `{self.loc_site}`: give init_loc={{'{self.loc_site}': array}}"
+            )
+        shape = self._priors[self.loc_site].shape
+        return _broadcast(init_loc[self.loc_site], shape, f"of `{self.loc_site}`").reshape(-1)
 
     def _prior_variance(self) -> tuple[Array, Array]:
         if self.noise_site is None:
@@ -225,7 +240,7 @@ class NormalMixture(Family):
         drawn: dict[str, Array] = {}
         site, prior = self.weights_site, self._priors[self.weights_site]
         (alpha,) = positive_params(site, prior, "concentration")
-        drawn[site] = draw(site, dist.Dirichlet(alpha))
+        drawn[site] = draw(site, dist.Dirichlet(alpha), prior.event_dim)
         site, prior = self.loc_site, self._priors[self.loc_site]
         spread = jnp.ones(prior.shape)
         if self.noise_site is not None:
@@ -236,5 +251,16 @@ class NormalMixture(Family):
         loc = param(f"{site}_loc", prior.params["loc"])
         first = self._prior_precision.reshape(prior.shape) ** -0.5
         scale = param(f"{site}_scale", first, constraints.positive)
-        drawn[site] = draw(site, dist.Normal(loc, scale * spread))
+        drawn[site] = draw(site, dist.Normal(loc, scale * spread), prior.event_dim)
         return drawn
+
+
+def _broadcast(start: ArrayLike, shape: tuple[int, ...], what: str) -> Array:
+    given = jnp.asarray(start, float)
+    try:
+        return jnp.broadcast_to(given, shape)
+    except ValueError as error:
+        raise ValueError(
+            f"init_loc has shape {given.shape}, but the components' locations have the shape "
+            f"{shape} {what}"
+        ) from error

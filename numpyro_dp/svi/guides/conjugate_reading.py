@@ -93,23 +93,25 @@ class Reading(NamedTuple):
             with the wanted prior, the same for every record.
         """
         latents, records = self.told.reads(name)
-        wrong = [n for n in latents if self.priors[n].kind != kind]
-        if wrong:
-            prior = self.priors[wrong[0]].kind
-            raise UnsupportedModelError(
-                f"`{name}` of site `{self.site}` is made of `{wrong[0]}`, whose {prior} prior is "
-                f"not conjugate to it: give it a {kind} prior; {FITS}"
-            )
         if len(latents) == 1 and not records:
             index = self._entries(name, latents[0])
             if index is not None:
+                self._require_kind(name, latents[0], kind)
                 return latents[0], index
         causes = quoted([*latents, *records]) or "nothing"
         raise UnsupportedModelError(
             f"`{name}` of site `{self.site}` (it depends on {causes}) is not provably made of "
             f"entries of one latent site with a {kind} prior, the same for every record: write "
-            f"the latent itself there; {FITS}"
+            f"the latent itself there, or, if the model is a regression, take another guide; {FITS}"
         )
+
+    def _require_kind(self, name: str, latent: str, kind: str) -> None:
+        prior = self.priors[latent].kind
+        if prior != kind:
+            raise UnsupportedModelError(
+                f"`{name}` of site `{self.site}` is made of `{latent}`, whose {prior} prior is "
+                f"not conjugate to it: give it a {kind} prior; {FITS}"
+            )
 
     def _entries(self, name: str, latent: str) -> np.ndarray | None:
         pruned = self.slopes.pruned(lambda label: label == (name, latent))

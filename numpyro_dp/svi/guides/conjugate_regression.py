@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 from jax import lax
 from jaxtyping import Array
@@ -211,13 +212,13 @@ class NormalRegression(Averaged):
         start_at = jnp.diag(self._precision**-0.5)
         tril = param("coefficients_scale_tril", start_at, constraints.lower_cholesky)
         law = dist.MultivariateNormal(loc, scale_tril=tril * spread)
-        joint = draw("_coefficients", law, infer={"is_auxiliary": True})
+        joint = jnp.asarray(numpyro.sample("_coefficients", law, infer={"is_auxiliary": True}))
         start = 0
         for name in self.sites:
             shape = self._priors[name].shape
             size = math.prod(shape)
             value = joint[start : start + size].reshape(shape)
-            drawn[name] = draw(name, dist.Delta(value))
+            drawn[name] = draw(name, dist.Delta(value), self._priors[name].event_dim)
             start += size
         return drawn
 

@@ -249,7 +249,8 @@ def read_priors(
             if known is None or site["scale"] is not None or in_plate(site, found.plate):
                 raise UnsupportedModelError(
                     f"latent site `{name}` has a {type(fn).__name__} prior: conjugate priors are "
-                    f"{', '.join(k.__name__ for k in _PRIORS)}, without a weight; {FITS}"
+                    f"{', '.join(k.__name__ for k in _PRIORS)}, without a weight"
+                    f"{_in_place_of(name, fn)}; {FITS}"
                 )
             kinds[name] = known, site["fn"].event_dim
             out |= {
@@ -280,6 +281,17 @@ def read_priors(
                     f"and of the inverse root of a Gamma precision; {FITS}"
                 )
     return priors
+
+
+def _in_place_of(name: str, fn: dist.Distribution) -> str:
+    """What to write for a scale, which most people give a half-normal law or the like."""
+    if fn.support is not dist.constraints.positive:
+        return ""
+    return (
+        f". If `{name}` is the scale of an outcome, put an InverseGamma prior on the variance: "
+        '`variance = numpyro.sample("variance", dist.InverseGamma(2, 1))`, and '
+        f"`jnp.sqrt(variance)` in the place of `{name}`"
+    )
 
 
 def _prior(name: str, known: type, shape: tuple[int, ...], event_dim: int, told: Told) -> Prior:

@@ -156,7 +156,8 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
                 shape = network.priors[name].shape
                 loc = param(f"{name}_loc", jnp.zeros(shape))
                 scale = param(f"{name}_scale", jnp.ones(shape), constraints.positive)
-                drawn[name] = draw(name, dist.Normal(loc, scale))
+                event_dim = network.priors[name].event_dim
+                drawn[name] = draw(name, dist.Normal(loc, scale), event_dim)
         return drawn
 
     def draw_from(self, network: Network) -> None:
@@ -270,11 +271,11 @@ def _draw_scales(network: Network) -> dict[str, Array]:
     prior = network.priors[spread]
     shape = jnp.asarray(prior.params["concentration"], float)
     if above is not None:
-        law = network.priors[above].params
+        law, event_dim = network.priors[above].params, network.priors[above].event_dim
         rate = param(f"{above}_rate", law["rate"], constraints.positive)
-        drawn[above] = draw(above, dist.Gamma(law["concentration"] + shape, rate))
+        drawn[above] = draw(above, dist.Gamma(law["concentration"] + shape, rate), event_dim)
     rate = param(f"{spread}_rate", jnp.ones(prior.shape), constraints.positive)
-    drawn[spread] = draw(spread, dist.InverseGamma(shape + 0.5, rate))
+    drawn[spread] = draw(spread, dist.InverseGamma(shape + 0.5, rate), prior.event_dim)
     return drawn
 
 
