@@ -199,13 +199,14 @@ class Accountant:
         """
         book = self._ledger.read()
         at = self.stated_delta if delta is None else delta
-        total = self._total(book).epsilon(at)
         if _conditions(book.entries):
             return math.inf
         if self.budget is None or at > self.budget.delta:
-            return total
+            return self._total(book).epsilon(at)
         counted = charged(self._curves(book), self.budget)
-        return counted if at == self.budget.delta else max(total, counted)
+        if at == self.budget.delta:
+            return counted
+        return max(self._total(book).epsilon(at), counted)
 
     def delta(self, epsilon: float) -> float:
         """Return δ of all charges as one list at ``epsilon`` ≥ 0; 1 once an entry is conditional.

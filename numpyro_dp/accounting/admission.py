@@ -166,7 +166,7 @@ def gaussian_room(curves: Sequence[PrivacyCurve], budget: Budget) -> float:
 
 
 def counted(curves: Sequence[PrivacyCurve], budget: Budget) -> Counted | None:
-    """Return what the last of ``curves`` counts as; None for a first entry or where nothing is left."""
+    """Return what the last of ``curves`` counts as; None for a first entry, or without any room."""
     entries = _costly(curves)
     if entries is None or len(entries) < 2:
         return None
@@ -222,7 +222,7 @@ def _share(slack: float, position: int) -> float:
 
 
 def _closed(entries: Sequence[PrivacyCurve], left: Rooms) -> Composition | None:
-    """Return the first entry with the Gaussian that stands for all later ones; None if none does."""
+    """Return the first entry with the Gaussian that stands for all later ones, None without one."""
     shift = 0.0
     for place in range(len(entries) - 1, 0, -1):
         entry, share = entries[place].composition, _share(left.slack, place + 1)

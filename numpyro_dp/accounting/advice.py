@@ -175,7 +175,9 @@ def _least_noise(
         return privacy_curve(made(noise), relation)
 
     near = _crossing(lambda noise: _over(spent, curve(noise), budget), max(asked, 1e-3), -1.0)
-    for _ in range(10 if near is not None else 0):
+    if near is None:
+        return None
+    for _ in range(10):
         if admission.admits((*spent, curve(near)), budget):
             return near
         near *= 1 + _PRECISION

@@ -18,7 +18,7 @@ from scipy.special import log_ndtr, ndtr
 from numpyro_dp.accounting.loss import Composition
 from numpyro_dp.accounting.renyi import Array
 
-__all__ = ["dominated", "least_shift"]
+__all__ = ["least_shift"]
 
 _DOWN, _UP = 1 - 1e-9, 1 + 1e-9
 # ε's at which both curves are computed, closer together near 0.
@@ -46,14 +46,6 @@ def least_shift(release: Composition, slack: float) -> float:
     if not release.steps and not release.bounds:
         return math.sqrt(release.square) * _UP
     return _searched(release, slack)
-
-
-def dominated(release: Composition, shift: float, slack: float) -> bool:
-    """Return whether ``shift`` is certified, as ``least_shift`` does it; cheaper than its search."""
-    if not release.steps and not release.bounds:
-        return least_shift(release, slack) <= shift
-    points = _points(release, slack)
-    return points is not None and _below(*points, shift, slack)
 
 
 @lru_cache(maxsize=512)

@@ -250,7 +250,7 @@ class FileLedger:
 
     @contextmanager
     def _reading(self) -> Generator[sqlite3.Connection]:
-        """A connection within one transaction, also where nothing may be written beside the file."""
+        """A connection in a transaction, also where nothing may be written beside the file."""
         log = self.path.with_name(f"{self.path.name}-wal")
         journal = self.path.with_name(f"{self.path.name}-journal")
         effective = os.access in os.supports_effective_ids

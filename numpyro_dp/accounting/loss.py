@@ -77,6 +77,9 @@ class Composition:
 
     def epsilon(self, delta: float) -> float:
         """Return an upper bound on ε at ``delta``."""
+        return _epsilon(self, delta)
+
+    def _least_of_all(self, delta: float) -> float:
         if not self.bounds:
             return self._known_epsilon(delta)
         found = [self._pure(), self._known_epsilon(delta)]
@@ -182,6 +185,12 @@ class Composition:
     def _rounding(self) -> float:
         counts = [count for _, count in self.steps] + [count for _, count in self.bounds]
         return _ROUNDING * (1024 + sum(counts))
+
+
+@lru_cache(maxsize=256)
+def _epsilon(composition: Composition, delta: float) -> float:
+    """Reports and refusals ask for the same figures again and again."""
+    return composition._least_of_all(delta)
 
 
 def gaussian_delta(epsilon: float, shift: float) -> float:

@@ -12,7 +12,7 @@ def _link(previous, number, body):
 
 
 def write(path, events, *, budget=(1.0, 1e-5), relation="zero_out", label="old"):
-    """Write a ledger of format 1 that holds ``events``; return its still open connection."""
+    """Write a ledger of format 1 that holds ``events``; return an open connection to it."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")
@@ -32,4 +32,5 @@ def write(path, events, *, budget=(1.0, 1e-5), relation="zero_out", label="old")
     connection.execute("PRAGMA application_id = 0x6E644C47")
     connection.execute("PRAGMA user_version = 1")
     connection.execute("COMMIT")
-    return connection
+    connection.close()
+    return sqlite3.connect(path, isolation_level=None)
