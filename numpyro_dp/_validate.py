@@ -9,6 +9,7 @@ from typing import Any
 __all__ = [
     "finite_float",
     "nonnegative",
+    "one_line",
     "own_numbers",
     "positive",
     "positive_int",
@@ -24,6 +25,17 @@ def shown(value: object) -> str:
     """What a message may say of an argument: records put in a wrong place must not be printed."""
     plain = value is None or isinstance(value, (Real, str))
     return repr(value) if plain else type(value).__name__
+
+
+def one_line(name: str, value: object, longest: int) -> None:
+    """Refuse anything but one line of printable text: it is shown to others, as it stands."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} must be a non-empty text, got {shown(value)}")
+    if len(value) > longest or not value.isprintable():
+        raise ValueError(
+            f"{name} must be one line of at most {longest} printable characters: no line breaks, "
+            f"control or direction marks, got {len(value)} characters"
+        )
 
 
 def python_number(value: Any) -> Any:

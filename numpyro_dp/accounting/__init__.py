@@ -2,7 +2,7 @@
 
 from numpyro_dp.accounting import events
 from numpyro_dp.accounting import handlers as _handlers  # noqa: F401  (registers them)
-from numpyro_dp.accounting.accountant import Accountant
+from numpyro_dp.accounting.accountant import Accountant, ChargePlan
 from numpyro_dp.accounting.budget import DEFAULT_DELTA, Budget
 from numpyro_dp.accounting.calibrate import calibrate, largest
 from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
@@ -15,6 +15,7 @@ __all__ = [
     "DEFAULT_DELTA",
     "Accountant",
     "Budget",
+    "ChargePlan",
     "Entry",
     "PrivacyCurve",
     "PrivacyReport",

@@ -3,21 +3,33 @@
 import math
 import os
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting.advice import largest_left, noise_that_fits, steps_that_fit
+from numpyro_dp.accounting.admission import admits, charged
+from numpyro_dp.accounting.advice import largest_left, refusal
 from numpyro_dp.accounting.budget import DEFAULT_DELTA, Budget
 from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
-from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, describe, from_json, to_json
-from numpyro_dp.accounting.figures import rounded_down, rounded_up
-from numpyro_dp.accounting.ledger import Entry, FileLedger, Ledger, MemoryLedger
+from numpyro_dp.accounting.events import (
+    ComposedDpEvent,
+    DpEvent,
+    TotalVariation,
+    describe,
+    from_json,
+    to_json,
+)
+from numpyro_dp.accounting.ledger import Book, Entry, Ledger, MemoryLedger
+from numpyro_dp.accounting.ledger_file import FileLedger
+from numpyro_dp.accounting.plan_steps import Steps, left_over, steps_of
 from numpyro_dp.accounting.relation import Relation, check_relation
 from numpyro_dp.accounting.spending import SpendingReport, SpendingRow
 from numpyro_dp.errors import BudgetExceededError, LedgerError
 
-__all__ = ["Accountant"]
+__all__ = ["Accountant", "ChargePlan"]
+
+_LONGEST_LABEL, _LONGEST_CONDITION = 200, 2000
 
 
 class Accountant:
@@ -38,11 +50,14 @@ class Accountant:
         ValueError: when an argument is out of range.
 
     Privacy:
-        A charge is on disk before ``charge`` returns and is never taken back. Entries compose
-        adaptively; ε at the ledger's δ never exceeds the budget. Without any δ, δ is 1e-6.
+        A charge is on disk before ``charge`` returns and is never taken back. Charges may be chosen
+        from earlier results: whatever is chosen, everything together stays within the budget at the
+        ledger's δ. Later charges cost a few per cent more than if they had been planned, and heavy
+        ones more: charge what you know in advance as one ``plan``. Without a budget only a list of
+        charges that was fixed in advance has an ε. Without any δ, δ is 1e-6.
 
     References:
-        design.md section 5.
+        The rule and its proof in outline: ``numpyro_dp.accounting.admission``.
 
     Example:
         >>> from numpyro_dp.accounting.events import GaussianDpEvent
@@ -96,40 +111,69 @@ class Accountant:
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Every charge so far, read afresh from the ledger."""
-        return self._ledger.entries()
+        return self._ledger.read().entries
 
     def charge(self, event: DpEvent, *, label: str, condition: str | None = None) -> None:
         """Record ``event`` before it happens, or refuse it.
 
         Args:
             event: everything that will be released, as one event.
-            label: who asks; a short name for reports.
+            label: who asks; a short name for reports, one printable line.
             condition: what the privacy of this event depends on, in words; None when nothing.
 
         Raises:
-            BudgetExceededError: when the composed ε at the ledger's δ would exceed the budget,
-                or when the charge is conditional or not private and there is a budget. Nothing
-                was charged.
+            BudgetExceededError: when the charge would exceed the budget, or when it is conditional
+                or not private and there is a budget. Nothing was charged.
             ValueError: when the event has no privacy statement under this relation.
             LedgerError: when the ledger cannot be read or written; nothing was charged.
         """
-        if not isinstance(label, str) or not label.strip():
-            raise ValueError(f"label must be a non-empty text, got {_validate.shown(label)}")
-        if condition is not None and (not isinstance(condition, str) or not condition.strip()):
-            raise ValueError("condition must be a non-empty text or None")
-        # What is checked must be what is stored, to the last bit.
-        stored = from_json(to_json(event))
-        self._check_kind(self._curve((), stored), label, condition)
-        # Outside the transaction, so that others wait for a look-up only.
-        self._admits(self.entries, stored)
-        seen: list[tuple[Entry, ...]] = []
+        self._append(event, label, condition, planned=False)
 
-        def admit(entries: tuple[Entry, ...]) -> bool:
-            seen[:] = [entries]
-            return self._admits(entries, stored)
+    def plan(
+        self, events: Sequence[DpEvent], *, label: str, condition: str | None = None
+    ) -> "ChargePlan":
+        """Charge a list of releases that is fixed now, at once; take them from it one by one later.
 
-        if not self._ledger.append(label, stored, condition, admit):
-            self._refuse(seen[0], stored, label)
+        What is known in advance costs less together: a plan counts as one list, whatever order its
+        parts are then released in, and however that order is chosen. What is never used stays
+        charged.
+
+        Args:
+            events: what may be released.
+            label: as for ``charge``.
+            condition: as for ``charge``; for every part.
+
+        Returns:
+            The plan, to be passed wherever ``accountant=`` is taken.
+
+        Raises:
+            BudgetExceededError: as for ``charge``, for all of ``events`` together.
+            ValueError: when an event has no privacy statement, or the list is empty.
+            LedgerError: as for ``charge``.
+
+        Example:
+            >>> from numpyro_dp.accounting.events import GaussianDpEvent
+            >>> accountant = Accountant(Budget(epsilon=1.0, delta=1e-5))
+            >>> first, second = GaussianDpEvent(6.0), GaussianDpEvent(8.0)
+            >>> plan = accountant.plan([first, second], label="two looks")
+            >>> plan.charge(second, label="the second one first")
+            >>> plan.fits(second), plan.fits(first)
+            (False, True)
+        """
+        listed = list(events)
+        if not listed or not all(isinstance(event, DpEvent) for event in listed):
+            raise ValueError("a plan needs a list of one or more events")
+        distance = steps_of(ComposedDpEvent(listed)).distance
+        if distance:
+            # Portions of a run round their distances each for itself.
+            listed.append(TotalVariation(min(1.0, float(distance) * 1e-9)))
+        number = self._append(ComposedDpEvent(listed), label, condition, planned=True)
+        return ChargePlan(self, number)
+
+    @property
+    def plans(self) -> tuple["ChargePlan", ...]:
+        """Every plan in the ledger, also those that other processes made."""
+        return tuple(ChargePlan(self, entry.id) for entry in self.entries if entry.planned)
 
     def fits(self, event: DpEvent) -> bool:
         """Return whether ``event`` could be charged now; nothing is charged.
@@ -137,56 +181,73 @@ class Accountant:
         Raises:
             ValueError: when the event has no privacy statement under this relation.
         """
-        return self._admits(self.entries, from_json(to_json(event)))
+        return self._admits(self._ledger.read(), from_json(to_json(event)))
 
     def epsilon(self, delta: float | None = None) -> float:
-        """Return ε of everything charged.
+        """Return ε of everything charged, for a list of charges that was fixed in advance.
+
+        Where charges were chosen from earlier results, the budget is what is guaranteed, at its
+        own δ and nowhere else.
 
         Args:
             delta: δ in (0, 1); None for the budget's, or 1e-6 without one.
 
         Returns:
-            ε; infinite once a conditional entry was recorded, since nothing holds without its
-            condition.
+            At the δ of a budget, what counts against it: never more than the budget. Elsewhere,
+            and without a budget, ε of all charges as one list. Infinite once a conditional entry
+            was recorded, since nothing holds without its condition.
         """
-        entries = self.entries
+        book = self._ledger.read()
         at = self.stated_delta if delta is None else delta
-        total = self._curve(entries).epsilon(at)
-        return math.inf if _conditions(entries) else total
+        if _conditions(book.entries):
+            return math.inf
+        if self.budget is None or at > self.budget.delta:
+            return self._total(book).epsilon(at)
+        counted = charged(self._curves(book), self.budget)
+        if at == self.budget.delta:
+            return counted
+        return max(self._total(book).epsilon(at), counted)
 
     def delta(self, epsilon: float) -> float:
-        """Return δ of everything charged at ``epsilon`` ≥ 0; 1 once an entry is conditional."""
-        entries = self.entries
-        total = self._curve(entries).delta(epsilon)
-        return 1.0 if _conditions(entries) else total
+        """Return δ of all charges as one list at ``epsilon`` ≥ 0; 1 once an entry is conditional.
+
+        As ``epsilon`` of another δ than the budget's: for a list that was fixed in advance.
+        """
+        book = self._ledger.read()
+        total = self._total(book).delta(epsilon)
+        return 1.0 if _conditions(book.entries) else total
 
     def remaining(self) -> float:
         """Return the largest ε whose plain Gaussian event at the ledger's δ still fits.
 
         Returns:
             ε, rounded down by at most a thousandth; 0 when nothing fits, infinite without a
-            budget. PLD budgets do not subtract: this is not budget minus spent.
+            budget. Budgets do not subtract: this is not budget minus spent.
         """
         if self.budget is None:
             return math.inf
-        return largest_left(_composed(self.entries), self.budget, self.relation)
+        return largest_left(self._curves(self._ledger.read()), self.budget)
 
     def report(self) -> SpendingReport:
         """Return who spent what and what is left; ``str`` and notebooks show it as text."""
-        entries = self.entries
+        book = self._ledger.read()
+        curves, total = self._curves(book), self._total(book).epsilon(self.stated_delta)
         rows = tuple(
             SpendingRow(
                 entry.label,
                 describe(entry.event),
-                self._curve((), entry.event).epsilon(self.stated_delta),
+                self._curve(entry.event).epsilon(self.stated_delta),
                 entry.time,
                 entry.condition,
+                tuple(d.label for d in book.draws if d.plan == entry.id) if entry.planned else None,
             )
-            for entry in entries
+            for entry in book.entries
         )
         return SpendingReport(
             rows=rows,
-            total=self._curve(entries).epsilon(self.stated_delta),
+            total=total if self.budget is None else charged(curves, self.budget),
+            planned=total,
+            opening=book.opening,
             delta=self.stated_delta,
             relation=self.relation,
             budget=None if self.budget is None else self.budget.epsilon,
@@ -194,12 +255,39 @@ class Accountant:
             path=None if self.path is None else str(self.path),
         )
 
-    def _curve(self, entries: tuple[Entry, ...], *more: DpEvent) -> PrivacyCurve:
-        return privacy_curve(_composed(entries, *more), self.relation)
+    def _append(self, event: DpEvent, label: str, condition: str | None, *, planned: bool) -> int:
+        """Charge ``event`` and return the number of its entry."""
+        _validate.one_line("label", label, _LONGEST_LABEL)
+        if condition is not None:
+            _validate.one_line("condition", condition, _LONGEST_CONDITION)
+        # What is checked must be what is stored, to the last bit.
+        stored = from_json(to_json(event))
+        self._check_kind(self._curve(stored), label, condition)
+        # Outside the transaction, so that others wait for a look-up only.
+        self._admits(self._ledger.read(), stored)
+        seen: list[Book] = []
 
-    def _admits(self, entries: tuple[Entry, ...], event: DpEvent) -> bool:
-        curve = self._curve(entries, event)
-        return self.budget is None or curve.epsilon(self.budget.delta) <= self.budget.epsilon
+        def admit(book: Book) -> bool:
+            seen[:] = [book]
+            return self._admits(book, stored)
+
+        if not self._ledger.append(label, stored, condition, admit, planned=planned):
+            self._refuse(seen[0], stored, label)
+        return len(seen[0].entries) + 1
+
+    def _curve(self, *events: DpEvent) -> PrivacyCurve:
+        return privacy_curve(ComposedDpEvent(list(events)), self.relation)
+
+    def _total(self, book: Book, *more: DpEvent) -> PrivacyCurve:
+        """The curve of all charges as one list."""
+        return self._curve(*(entry.event for entry in book.entries), *more)
+
+    def _curves(self, book: Book) -> tuple[PrivacyCurve, ...]:
+        return entry_curves(book.entries, book.opening, self.relation)
+
+    def _admits(self, book: Book, event: DpEvent) -> bool:
+        curve = self._curve(event)
+        return self.budget is None or admits((*self._curves(book), curve), self.budget)
 
     def _check_kind(self, alone: PrivacyCurve, label: str, condition: str | None) -> None:
         if self.budget is None:
@@ -215,28 +303,20 @@ class Accountant:
                 "conditional charges unless it was made with allow_conditional=True"
             )
 
-    def _refuse(self, entries: tuple[Entry, ...], event: DpEvent, label: str) -> NoReturn:
+    def _refuse(self, book: Book, event: DpEvent, label: str) -> NoReturn:
         budget = self.budget
         if budget is None:
             raise BudgetExceededError(f"{label!r} was refused by the ledger; nothing was charged")
-        spent = _composed(entries)
-        asked = self._curve((), event).epsilon(budget.delta)
-        composed = self._curve(entries, event).epsilon(budget.delta)
-        left = largest_left(spent, budget, self.relation)
-        options = [
-            steps_that_fit(spent, event, budget, self.relation),
-            noise_that_fits(spent, event, budget, self.relation),
-        ]
-        named = [option for option in options if option is not None]
-        remedy = f"What would fit: {', or '.join(named)}." if named else "Nothing of it would fit."
-        if left == 0:
-            remedy = "The budget is used up."
         raise BudgetExceededError(
-            f"{label!r} asks for ε = {rounded_up(asked)} at δ = {budget.delta:.3g} "
-            f"({self.relation}); left is ε = {rounded_down(left)}. Together with what was spent "
-            "it would come to "
-            f"ε = {rounded_up(composed)}, {rounded_up(composed - budget.epsilon)} over the budget "
-            f"of {budget.epsilon:.4g}. Nothing was charged. {remedy}"
+            refusal(
+                label,
+                event,
+                self._curves(book),
+                budget,
+                self.relation,
+                total=self._total(book, event).epsilon(budget.delta),
+                first=book.entries[0].label if book.entries else None,
+            )
         )
 
     def __repr__(self) -> str:
@@ -253,6 +333,90 @@ class Accountant:
         if self.path is None:
             return (_recounted, (self.relation, self._allow_conditional, self.entries))
         return (_reopen, (str(self.path), self._allow_conditional))
+
+
+class ChargePlan(Accountant):
+    """Releases that were charged together in advance; made by ``Accountant.plan``.
+
+    It is taken wherever an accountant is, and shares its ledger: processes that open one ledger
+    draw from the same plans. ``charge`` takes a part out of what was planned and costs nothing
+    more; all else is as in the ledger.
+    """
+
+    def __init__(self, accountant: Accountant, entry: int) -> None:
+        self._ledger = accountant._ledger
+        self._allow_conditional = accountant._allow_conditional
+        self._entry = entry
+
+    @property
+    def label(self) -> str:
+        """The label of the plan."""
+        return self.entries[self._entry - 1].label
+
+    @property
+    def unused(self) -> DpEvent:
+        """What was not taken yet."""
+        return self._unused(self._ledger.read()).event()
+
+    def charge(self, event: DpEvent, *, label: str, condition: str | None = None) -> None:
+        """Take ``event`` out of the plan before it happens, or refuse it.
+
+        Args:
+            event: a planned event, several of them, or fewer repetitions of one.
+            label: who asks.
+            condition: what the privacy of this event depends on; it must be the plan's own.
+
+        Raises:
+            BudgetExceededError: when the plan does not hold it, or not any more. Nothing was taken.
+            LedgerError: when the ledger cannot be read or written; nothing was taken.
+        """
+        _validate.one_line("label", label, _LONGEST_LABEL)
+        stored = from_json(to_json(event))
+        planned = self.entries[self._entry - 1]
+        if condition is not None and condition != planned.condition:
+            raise BudgetExceededError(
+                f"{label!r} is private only if {condition}, which the plan {planned.label!r} does "
+                "not say: make the plan with this condition="
+            )
+        if not self._ledger.draw(self._entry, label, stored, lambda book: self._has(book, stored)):
+            raise BudgetExceededError(
+                f"{label!r} asks for {describe(stored)}, which the plan {planned.label!r} does not "
+                f"hold any more or never did; unused in it: {describe(self.unused)}. Nothing was "
+                "taken. Ask for a part of that with the same settings, or charge this to the "
+                "accountant itself"
+            )
+
+    def fits(self, event: DpEvent) -> bool:
+        """Return whether ``event`` could be taken out of the plan now; nothing is taken."""
+        return self._has(self._ledger.read(), from_json(to_json(event)))
+
+    def plan(
+        self, events: Sequence[DpEvent], *, label: str, condition: str | None = None
+    ) -> "ChargePlan":
+        """Refuse: a plan was fixed when it was made.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("a plan takes no further plans: ask the accountant that made it")
+
+    def _has(self, book: Book, event: DpEvent) -> bool:
+        return self._unused(book).covers(steps_of(event))
+
+    def _unused(self, book: Book) -> Steps:
+        drawn = [draw.event for draw in book.draws if draw.plan == self._entry]
+        return left_over(book.entries[self._entry - 1].event, drawn)
+
+    def __repr__(self) -> str:
+        return f"ChargePlan({self.label!r}, unused={describe(self.unused)!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self.path is None:
+            raise pickle.PicklingError(
+                "a plan whose ledger is in memory cannot be copied or pickled: each copy would "
+                "use it again. Give the accountant a file with path="
+            )
+        return (_reopen_plan, (str(self.path), self._allow_conditional, self._entry))
 
 
 def _reopen(path: str, allow_conditional: bool) -> Accountant:
@@ -276,5 +440,14 @@ def _conditions(entries: tuple[Entry, ...]) -> list[str]:
     return [entry.condition for entry in entries if entry.condition is not None]
 
 
-def _composed(entries: tuple[Entry, ...], *more: DpEvent) -> DpEvent:
-    return ComposedDpEvent([*(entry.event for entry in entries), *more])
+def _reopen_plan(path: str, allow_conditional: bool, entry: int) -> ChargePlan:
+    return ChargePlan(_reopen(path, allow_conditional), entry)
+
+
+def entry_curves(
+    entries: Sequence[Entry], opening: int, relation: Relation
+) -> tuple[PrivacyCurve, ...]:
+    """Return what each entry costs alone, in order; the first ``opening`` of them count as one."""
+    events = [entry.event for entry in entries]
+    lists = [events[:opening]] * (opening > 0) + [[event] for event in events[opening:]]
+    return tuple(privacy_curve(ComposedDpEvent(one), relation) for one in lists)

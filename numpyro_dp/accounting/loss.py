@@ -14,9 +14,11 @@ import numpy as np
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.pld.pld_pmf import PLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
+from scipy.signal import lfilter
 from scipy.special import log_ndtr, ndtr
 
 from numpyro_dp.accounting.bounds import Bound, Pieces, RenyiProfile
@@ -42,6 +44,8 @@ _MAX_PROFILES = 24
 _SAMPLED_ORDERS = np.flatnonzero((ORDERS > 1.05) & (ORDERS <= 512))[::3]
 # Beyond this e^ε leaves the floating-point range of our own profiles.
 _WIDEST = 500.0
+# Many δ at once are not read beyond this ε, where e^ε is still a number.
+_FARTHEST_READ = 320.0
 # Closed forms are right to about twelve digits; rounding must not point downwards.
 _UP = 1 + 1e-9
 
@@ -73,6 +77,9 @@ class Composition:
 
     def epsilon(self, delta: float) -> float:
         """Return an upper bound on ε at ``delta``."""
+        return _epsilon(self, delta)
+
+    def _least_of_all(self, delta: float) -> float:
         if not self.bounds:
             return self._known_epsilon(delta)
         found = [self._pure(), self._known_epsilon(delta)]
@@ -100,6 +107,24 @@ class Composition:
         if self._alone is not None:
             found.append(self._alone.delta(epsilon))
         return min(*found, 1.0)
+
+    def deltas(self, epsilons: Array, enough: float = 0.0) -> Array:
+        """Return an upper bound on δ at each of increasing ``epsilons`` ≥ 0, as ``delta`` does.
+
+        Nobody asks how far below ``enough`` it lies: what takes long to say so is left out.
+        """
+        known = self._known_deltas(epsilons, enough)
+        if not self.bounds:
+            return known
+        found = [known, np.ones_like(epsilons)]
+        gaussian = self._as_gaussians()
+        if gaussian is not None:
+            found.append(gaussian.deltas(epsilons, enough))
+        if not self.steps:
+            found.append(renyi_delta(_divergences(self), epsilons) * _UP)
+        if self._alone is not None:
+            found.append(np.array([self._alone.delta(float(epsilon)) for epsilon in epsilons]))
+        return np.where(epsilons >= self._pure(), 0.0, np.min(found, axis=0))
 
     @property
     def _alone(self) -> Bound | None:
@@ -147,9 +172,25 @@ class Composition:
         # As for ε: where rounding rules, divergences say more.
         return min(least, float(renyi_delta(_divergences(self), np.array([epsilon]))[0]) * _UP)
 
+    def _known_deltas(self, epsilons: Array, enough: float) -> Array:
+        if not self.steps and not self.bounds:
+            return gaussian_deltas(epsilons, math.sqrt(self.square) * _UP)
+        found = [np.ones_like(epsilons), *(_read_off(one, epsilons) for one in _composed(self))]
+        rounding = self._rounding()
+        least = np.min(found, axis=0) + rounding
+        if enough > 2 * rounding or (least > 2 * rounding).all():
+            return least
+        return np.minimum(least, renyi_delta(_divergences(self), epsilons) * _UP)
+
     def _rounding(self) -> float:
         counts = [count for _, count in self.steps] + [count for _, count in self.bounds]
         return _ROUNDING * (1024 + sum(counts))
+
+
+@lru_cache(maxsize=256)
+def _epsilon(composition: Composition, delta: float) -> float:
+    """Reports and refusals ask for the same figures again and again."""
+    return composition._least_of_all(delta)
 
 
 def gaussian_delta(epsilon: float, shift: float) -> float:
@@ -157,6 +198,40 @@ def gaussian_delta(epsilon: float, shift: float) -> float:
     first = float(ndtr(shift / 2 - epsilon / shift))
     second = math.exp(epsilon + float(log_ndtr(-shift / 2 - epsilon / shift)))
     return min(max(first - second, 0.0) * _UP, 1.0)
+
+
+def gaussian_deltas(epsilons: Array, shift: float) -> Array:
+    """Return ``gaussian_delta`` at each of ``epsilons``."""
+    if shift == 0:
+        return np.zeros_like(epsilons)
+    first = ndtr(shift / 2 - epsilons / shift)
+    second = np.exp(epsilons + log_ndtr(-shift / 2 - epsilons / shift))
+    return np.clip((first - second) * _UP + 1e-15 * first * (1 + epsilons), 0.0, 1.0)
+
+
+def _read_off(found: PrivacyLossDistribution, epsilons: Array) -> Array:
+    """Return δ of ``found`` at many ε ≥ 0 at once; one by one, the library takes seconds."""
+    rows = [_on_grid(pmf) for pmf in {found._pmf_remove, found._pmf_add}]
+    points = np.expm1(epsilons)
+    # Between two losses of the grid δ is a chord in e^ε.
+    return np.max([np.interp(points, losses, deltas) for losses, deltas in rows], axis=0) * _UP
+
+
+def _on_grid(pmf: PLDPmf) -> tuple[Array, Array]:
+    """Return e^loss − 1 and δ there, at every loss of the grid from 0 on.
+
+    With A the mass beyond a loss and h the spacing, δ = (1 − e^{−h})·A + e^{−h}·(δ one loss
+    further): sums of positive numbers, so that no digits cancel.
+    """
+    dense = pmf.to_dense_pmf()
+    spacing, low = dense._discretization, dense._lower_loss
+    masses = np.concatenate([np.zeros(max(low, 0)), dense._probs[max(-low, 0) :], [0.0]])
+    # What is lost beyond counts as lost altogether.
+    near, far = np.split(masses, [int(_FARTHEST_READ / spacing)])
+    beyond = np.concatenate([[0.0], np.cumsum(near[:0:-1])])
+    falling = lfilter([-math.expm1(-spacing)], [1.0, -math.exp(-spacing)], beyond)
+    losses = np.expm1(spacing * np.arange(len(near)))
+    return losses, falling[::-1] + (dense._infinity_mass + far.sum())
 
 
 def _crossing(found: PrivacyLossDistribution, delta: float) -> float:

@@ -6,18 +6,91 @@ from html import escape
 from numpyro_dp.accounting.figures import rounded_down, rounded_up
 from numpyro_dp.accounting.relation import Relation, relation_text
 
-__all__ = ["SpendingReport", "SpendingRow"]
+__all__ = ["SpendingReport", "SpendingRow", "printable", "spent_lines"]
 
 
 @dataclass(frozen=True)
 class SpendingRow:
-    """One charge: its label, its event in words, its ε alone, its time and its condition."""
+    """One charge: its label, its event in words, its ε alone, its time and its condition.
+
+    ``drawn`` holds who took a part of a plan, in order; it is None for what is no plan.
+    """
 
     label: str
     event: str
     epsilon: float
     time: str
     condition: str | None
+    drawn: tuple[str, ...] | None = None
+
+    def __str__(self) -> str:
+        plan = "" if self.drawn is None else f" [plan, drawn by: {', '.join(self.drawn) or 'none'}]"
+        condition = f" [if {self.condition}]" if self.condition else ""
+        return printable(f"{self.label}: {self.event}{plan}{condition}")
+
+
+def printable(text: str) -> str:
+    """Return one line of ``text``: whoever wrote a label must not steer its reader's screen."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def spent_lines(
+    *,
+    total: float,
+    planned: float,
+    count: int,
+    opening: int,
+    delta: float,
+    budget: float | None,
+    conditions: tuple[str, ...],
+) -> list[tuple[str, str]]:
+    """Return what may be said of everything charged, as names and texts.
+
+    Args:
+        total: ε that counts against the budget, or of all charges as one list without one.
+        planned: ε of all charges as one list.
+        count: number of charges.
+        opening: how many of them count as one list that was fixed in advance.
+        delta: the δ of all figures.
+        budget: the ε that nothing may exceed.
+        conditions: what all of it depends on.
+    """
+    at = f"at δ = {delta:.3g}"
+    lines: list[tuple[str, str]] = []
+    if budget is not None:
+        lines.append(("guarantee", f"ε = {budget:.6g} {at}, however charges were chosen"))
+    spent = f"ε = {rounded_up(total)} {at}"
+    later = count - max(opening, 1)
+    if later > 0 and budget is not None:
+        lines.append(
+            (
+                "charged",
+                f"{spent} (first entry or plan exactly, {later} later as Gaussians; ε = "
+                f"{rounded_up(planned)} had all been planned)",
+            )
+        )
+    elif later > 0:
+        lines.append(
+            (
+                "counted",
+                f"{spent} for a list of charges fixed in advance; if one was chosen from earlier "
+                "results, no ε is stated: give a budget",
+            )
+        )
+    else:
+        lines.append(("counted" if budget is None else "charged", spent))
+    if opening > 1:
+        lines.append(
+            (
+                "provided that",
+                f"its first {opening} charges, made under an older rule, were fixed in advance",
+            )
+        )
+    if conditions:
+        reasons = printable("; and if ".join(conditions))
+        lines = [(name, f"{text}, if {reasons}") for name, text in lines]
+        lines.insert(0, ("in all", "ε = ∞ without conditions"))
+    return lines
 
 
 @dataclass(frozen=True)
@@ -26,7 +99,10 @@ class SpendingReport:
 
     Args:
         rows: the charges, in order.
-        total: ε of all of them together at ``delta``; under the conditions of the rows, if any.
+        total: ε of all of them together at ``delta``, as it counts against the budget; under the
+            conditions of the rows, if any.
+        planned: ε of all of them at ``delta``, had they been one list fixed in advance.
+        opening: how many of the first charges count as such a list.
         delta: the δ of every figure.
         relation: the neighbouring relation of every figure.
         budget: the ε that may be spent in all, None without a limit.
@@ -36,6 +112,8 @@ class SpendingReport:
 
     rows: tuple[SpendingRow, ...]
     total: float
+    planned: float
+    opening: int
     delta: float
     relation: Relation
     budget: float | None
@@ -59,13 +137,15 @@ class SpendingReport:
             ("relation", relation_text(self.relation)),
             ("budget", f"{limit} at δ = {self.delta:.3g}"),
         ]
-        if self.conditions:
-            lines.append(("spent", "ε = ∞ without conditions"))
-            reasons = "; and if ".join(self.conditions)
-            total = f"ε = {rounded_up(self.total)} at δ = {self.delta:.3g}, if {reasons}"
-            lines.append(("conditionally", total))
-        else:
-            lines.append(("spent", f"ε = {rounded_up(self.total)} at δ = {self.delta:.3g}"))
+        lines += spent_lines(
+            total=self.total,
+            planned=self.planned,
+            count=len(self.rows),
+            opening=self.opening,
+            delta=self.delta,
+            budget=self.budget,
+            conditions=self.conditions,
+        )
         if self.budget is not None:
             lines.append(
                 ("left", f"ε = {rounded_down(self.left)} (largest Gaussian event that still fits)")
@@ -77,24 +157,18 @@ class SpendingReport:
         if not self.rows:
             return "\n".join([*lines, "nothing was charged"])
         lines.append("ε alone   time (UTC)           charge")
-        for row in self.rows:
-            condition = f" [if {row.condition}]" if row.condition else ""
-            lines.append(
-                f"{rounded_up(row.epsilon):<9} {row.time[:19]:<20} {row.label}: {row.event}"
-                f"{condition}"
-            )
+        lines += [f"{rounded_up(r.epsilon):<9} {r.time[:19]:<20} {r}" for r in self.rows]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         head = "".join(
-            f"<tr><th>{escape(name)}</th><td colspan='3'>{escape(text)}</td></tr>"
+            f"<tr><th>{escape(name)}</th><td colspan='2'>{escape(text)}</td></tr>"
             for name, text in self._lines()
         )
         body = "".join(
-            f"<tr><td>{escape(row.label)}</td><td>{escape(row.event)}</td>"
-            f"<td>{rounded_up(row.epsilon)}</td><td>{escape(row.time[:19])}"
-            f"{escape(' if ' + row.condition) if row.condition else ''}</td></tr>"
+            f"<tr><td>{escape(str(row))}</td><td>{rounded_up(row.epsilon)}</td>"
+            f"<td>{escape(row.time[:19])}</td></tr>"
             for row in self.rows
         )
-        titles = "<tr><th>charge</th><th>event</th><th>ε alone</th><th>time (UTC)</th></tr>"
+        titles = "<tr><th>charge</th><th>ε alone</th><th>time (UTC)</th></tr>"
         return f"<table>{head}{titles}{body}</table>"

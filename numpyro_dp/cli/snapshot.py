@@ -7,14 +7,18 @@ from pathlib import Path
 
 from numpyro_dp.accounting import (
     DEFAULT_DELTA,
-    Accountant,
     Budget,
     Entry,
+    PrivacyCurve,
     Relation,
     privacy_curve,
 )
+from numpyro_dp.accounting.accountant import entry_curves
+from numpyro_dp.accounting.admission import charged
 from numpyro_dp.accounting.advice import largest_left
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.accounting.ledger import Draw
+from numpyro_dp.accounting.ledger_file import FileLedger
 from numpyro_dp.errors import LedgerError
 
 __all__ = ["DELTAS", "Snapshot"]
@@ -31,12 +35,16 @@ class Snapshot:
         budget: its budget, ``None`` without one.
         relation: its neighbouring relation.
         entries: its charges, in order.
+        draws: what was taken out of plans, in order.
+        opening: how many of the first charges count as one list fixed in advance.
     """
 
     path: Path
     budget: Budget | None
     relation: Relation
     entries: tuple[Entry, ...]
+    draws: tuple[Draw, ...]
+    opening: int
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Snapshot":
@@ -45,12 +53,11 @@ class Snapshot:
         Raises:
             LedgerError: when there is no file, or one that is foreign or damaged.
         """
-        # An accountant would make a new ledger where there is none.
+        # A ledger's class would make a new file where there is none.
         if not Path(path).exists():
             raise LedgerError(f"there is no ledger at {path}: check the path")
-        accountant = Accountant(path=path)
-        file = Path(path).absolute()
-        return cls(file, accountant.budget, accountant.relation, accountant.entries)
+        ledger = FileLedger(path, None, "zero_out")
+        return cls(ledger.path, ledger.budget, ledger.relation, *ledger.read())
 
     @property
     def delta(self) -> float:
@@ -76,11 +83,20 @@ class Snapshot:
         """ε of all charges together at ``delta``, under their conditions if any."""
         return self._epsilon(self._all(), delta)
 
+    def charged(self) -> float:
+        """ε that counts against the budget, or the total without one; under conditions if any."""
+        if self.budget is None or self.unstated:
+            return self.total(self.delta)
+        return charged(self._curves(), self.budget)
+
     def left(self) -> float:
         """The largest ε whose Gaussian event still fits; infinite without a budget."""
         if self.budget is None:
             return math.inf
-        return 0.0 if self.unstated else largest_left(self._all(), self.budget, self.relation)
+        return 0.0 if self.unstated else largest_left(self._curves(), self.budget)
+
+    def _curves(self) -> tuple[PrivacyCurve, ...]:
+        return entry_curves(self.entries, self.opening, self.relation)
 
     def _all(self) -> DpEvent:
         return ComposedDpEvent([entry.event for entry in self.entries])

@@ -6,12 +6,13 @@ from textwrap import fill
 
 from numpyro_dp.accounting import Entry, relation_text, rounded_down, rounded_up
 from numpyro_dp.accounting.events import describe, to_json
+from numpyro_dp.accounting.spending import printable, spent_lines
 from numpyro_dp.cli.snapshot import DELTAS, Snapshot
 
 __all__ = ["export", "show", "verify"]
 
 _WIDTH = 80
-_NAME = 12
+_NAME = 15
 _SCHEMA = "numpyro_dp.Ledger/1"
 
 
@@ -30,7 +31,7 @@ def verify(ledger: Snapshot) -> tuple[str, int]:
     """Return what was found when every charge was recomputed, and 1 if anything is wrong."""
     problems = _problems(ledger)
     lines = [
-        _line("ledger", _printable(str(ledger.path))),
+        _line("ledger", printable(str(ledger.path))),
         _line("digests", f"{len(ledger.entries)} charges, each follows from those before it"),
         _line("budget", _limit(ledger)),
         *[_line(name, text) for name, text in _spent(ledger)],
@@ -50,8 +51,10 @@ def export(ledger: Snapshot) -> tuple[str, int]:
         "budget": None if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta},
         "delta": ledger.delta,
         "conditions": list(ledger.conditions),
-        "epsilon": _finite(math.inf if ledger.conditions else ledger.total(ledger.delta)),
-        "epsilon_under_conditions": _finite(ledger.total(ledger.delta)),
+        "epsilon": _finite(math.inf if ledger.conditions else ledger.charged()),
+        "epsilon_under_conditions": _finite(ledger.charged()),
+        "epsilon_as_one_list": _finite(ledger.total(ledger.delta)),
+        "fixed_in_advance": ledger.opening,
         "curve": [
             {"delta": delta, "epsilon_under_conditions": _finite(ledger.total(delta))}
             for delta in DELTAS
@@ -66,9 +69,20 @@ def export(ledger: Snapshot) -> tuple[str, int]:
                 "event": json.loads(to_json(entry.event)),
                 "epsilon_alone": _finite(ledger.alone(entry)),
                 "condition": entry.condition,
+                "planned": entry.planned,
                 "versions": json.loads(entry.versions),
             }
             for entry in ledger.entries
+        ],
+        "draws": [
+            {
+                "id": draw.id,
+                "time": draw.time,
+                "plan": draw.plan,
+                "label": draw.label,
+                "event": json.loads(to_json(draw.event)),
+            }
+            for draw in ledger.draws
         ],
     }
     return json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False), 0
@@ -76,8 +90,9 @@ def export(ledger: Snapshot) -> tuple[str, int]:
 
 def _summary(ledger: Snapshot) -> list[tuple[str, str]]:
     others = ", ".join(f"{rounded_up(ledger.total(delta))} at {delta:.0e}" for delta in DELTAS)
+    others += "; as one list fixed in advance" if len(ledger.entries) > 1 else ""
     lines = [
-        ("ledger", _printable(str(ledger.path))),
+        ("ledger", printable(str(ledger.path))),
         ("relation", relation_text(ledger.relation)),
         ("budget", _limit(ledger)),
         *_spent(ledger),
@@ -96,11 +111,15 @@ def _limit(ledger: Snapshot) -> str:
 
 
 def _spent(ledger: Snapshot) -> list[tuple[str, str]]:
-    total = f"ε = {rounded_up(ledger.total(ledger.delta))} at δ = {ledger.delta:.3g}"
-    if not ledger.conditions:
-        return [("spent", total)]
-    reasons = _printable("; and if ".join(ledger.conditions))
-    return [("spent", "ε = ∞ without conditions"), ("if", f"{reasons}: {total}")]
+    return spent_lines(
+        total=ledger.charged(),
+        planned=ledger.total(ledger.delta),
+        count=len(ledger.entries),
+        opening=ledger.opening,
+        delta=ledger.delta,
+        budget=None if ledger.budget is None else ledger.budget.epsilon,
+        conditions=ledger.conditions,
+    )
 
 
 def _problems(ledger: Snapshot) -> list[str]:
@@ -110,7 +129,7 @@ def _problems(ledger: Snapshot) -> list[str]:
     ]
     if ledger.budget is None:
         return found
-    total = ledger.total(ledger.delta)
+    total = ledger.charged()
     if total > ledger.budget.epsilon:
         excess = rounded_up(total - ledger.budget.epsilon)
         found.append(f"the budget is overspent: the total exceeds it by ε = {excess}")
@@ -121,18 +140,14 @@ def _problems(ledger: Snapshot) -> list[str]:
 
 def _row(ledger: Snapshot, entry: Entry, width: int) -> str:
     condition = f" [if {entry.condition}]" if entry.condition else ""
-    charge = f"{entry.label}: {describe(entry.event)}{condition}"
+    plan = " [plan]" if entry.planned else ""
+    charge = f"{entry.label}: {describe(entry.event)}{plan}{condition}"
     lead = f"{entry.id:>{width}}  {entry.time[:19]:<19}  {rounded_up(ledger.alone(entry)):<9}  "
-    return fill(lead + _printable(charge), _WIDTH, subsequent_indent=" " * len(lead))
+    return fill(lead + printable(charge), _WIDTH, subsequent_indent=" " * len(lead))
 
 
 def _line(name: str, text: str) -> str:
     return fill(f"{name:<{_NAME}}{text}", _WIDTH, subsequent_indent=" " * _NAME)
-
-
-def _printable(text: str) -> str:
-    """Whoever wrote a label must not be able to steer the terminal of whoever reads it."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _finite(value: float) -> float | str:

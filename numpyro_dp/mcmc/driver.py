@@ -21,6 +21,7 @@ from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect
 from numpyro_dp.mcmc.progress import cents_up, epsilon_table, steps_behind
 from numpyro_dp.mcmc.ready import readied
+from numpyro_dp.mcmc.reserved import Reserved
 from numpyro_dp.mcmc.start import first_positions
 from numpyro_dp.mcmc.statement import (
     GIVEN_START,
@@ -65,8 +66,9 @@ class MCMC(numpyro.infer.MCMC):
 
     **Privacy.** ``run`` counts the private steps, fixes the noise, charges the accountant (durably,
     all or nothing), and only then lets the compiled loop see the records. A run that fails or is
-    interrupted afterwards stays charged. The unit, the relation, δ and every condition are in
-    :attr:`privacy`.
+    interrupted afterwards stays charged. ``warmup`` charges the samples too, and the ``run`` that
+    follows it charges nothing more; any further ``run`` is a charge of its own. The unit, the
+    relation, δ and every condition are in :attr:`privacy`.
 
     **Example**: see :class:`~numpyro_dp.DPSGLD`.
     """
@@ -125,6 +127,7 @@ class MCMC(numpyro.infer.MCMC):
         self._given_accountant = kernel.accountant
         self._accountant = kernel.accountant if kernel.accountant is not None else Accountant()
         self._charges: list[tuple[str, DpEvent]] = []
+        self._reserved: Reserved | None = None
         self._bound: BoundKernel | None = None
         self._described: Described | None = None
         self._given: dict[str, None] = {}
@@ -242,12 +245,15 @@ class MCMC(numpyro.infer.MCMC):
         resumed = self._warmup_state is not None
         transitions = self.num_samples if resumed else self._collection_params["upper"]
         # The attributes can be set to numbers that wrap around.
-        steps = int(transitions) * bound.steps_per_sample * int(self.num_chains)
+        each = bound.steps_per_sample * int(self.num_chains)
+        steps = int(transitions) * each
+        paid = self._take_reserved(bound, steps)
         noise_key = os_key() if self._secure else seeded_key(keys)
         if resumed or not steps:
             first = None
-        if steps:
-            self._charge(bound, steps, first)
+        if steps and not paid:
+            warming_up = self._collection_params["phase"] == "warmup"
+            self._charge(bound, steps, first, later=self.num_samples * each if warming_up else 0)
         if first is not None:
             noise_key, first_key = random.split(noise_key)
             start = first_positions(first, first_key, start, records, self.num_chains)
@@ -255,7 +261,7 @@ class MCMC(numpyro.infer.MCMC):
         self._described = describe(bound, private_size=relation == "add_remove")
         if init_params is not None:
             self._given[GIVEN_START] = None
-        self._steps_before_chain = 0
+        self._steps_before_chain = paid
         method = self.chain_method
         try:
             if method == "parallel":
@@ -272,16 +278,32 @@ class MCMC(numpyro.infer.MCMC):
                 bound, self._states, self._last_state, self.thinning
             )
 
-    def _charge(self, bound: BoundKernel, steps: int, first: BoundKernel | None) -> None:
+    def _take_reserved(self, bound: BoundKernel, steps: int) -> int:
+        """Steps behind this run if its own were charged with them by ``warmup``; 0 if not."""
+        reserved, self._reserved = self._reserved, None
+        state = self._warmup_state
+        if reserved is None or state is None or state is not self._last_state:
+            return 0
+        return reserved.done if reserved.covers(bound, steps, self.num_chains, state) else 0
+
+    def _charge(
+        self, bound: BoundKernel, steps: int, first: BoundKernel | None, *, later: int
+    ) -> None:
+        """Charge ``steps``, and those that :meth:`run` will take ``later`` with them."""
         label, chains = type(self.sampler).__name__, self.num_chains
         behind = 0 if self._warmup_state is None else steps_behind(self._warmup_state)
+        warmup, steps = steps, steps + later
         event = bound.event(steps, start=behind, num_chains=chains)
+        reserved = Reserved(event, warmup, later, chains) if later else None
         if self.progress_bar:
             relation, delta = self._accountant.relation, self.sampler.delta
             in_turn = self.chain_method == "sequential"
             self._epsilon_table = epsilon_table(
                 bound, first, steps, behind, chains, in_turn, relation, delta
             )
+            if in_turn and later:
+                # Chains take turns twice: only the end of the table is sure to be reached by none.
+                self._epsilon_table = self._epsilon_table[-1:]
         before = 0
         if first is not None:
             before = first.steps_per_sample * chains
@@ -294,6 +316,7 @@ class MCMC(numpyro.infer.MCMC):
         self._accountant.charge(event, label=label, condition=condition)
         self._conditions.update(dict.fromkeys(conditions))
         self._charges.append((label, event))
+        self._reserved = reserved
         self._steps_run += steps + before
         if self._warmup_state is None:
             self._warmup_run += min(self.num_warmup * bound.steps_per_sample * chains, steps)
@@ -384,6 +407,8 @@ class MCMC(numpyro.infer.MCMC):
             _lock=None,
             _epsilon_table=(),
             _bound=None,
+            # Two copies would each take the samples that were charged once.
+            _reserved=None,
             _last_state=scrub(self._last_state),
             _warmup_state=scrub(self._warmup_state),
         )

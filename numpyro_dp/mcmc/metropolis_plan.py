@@ -11,7 +11,6 @@ from typing import Any
 from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve, rounded_up
 from numpyro_dp.accounting.advice import steps_that_fit
 from numpyro_dp.accounting.events import (
-    ComposedDpEvent,
     DirectionalBarkerBit,
     DpEvent,
     MinibatchBit,
@@ -223,7 +222,7 @@ def _require_fit(event: DpEvent, budget: Budget, relation: Relation) -> None:
     found = privacy_curve(event, relation).epsilon(budget.delta)
     if found <= budget.epsilon:
         return
-    fitting = steps_that_fit(ComposedDpEvent([]), event, budget, relation)
+    fitting = steps_that_fit((), event, budget, relation)
     fewer = f"what would fit: {fitting}" if fitting else "not even one of its steps would fit"
     raise ValueError(
         f"this run costs ε = {rounded_up(found)} at δ = {budget.delta:.3g}, more than "

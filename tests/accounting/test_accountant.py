@@ -45,7 +45,8 @@ def test_charges_compose_as_one_event(accountant):
         assert accountant.fits(event)
         accountant.charge(event, label="part")
     curve = privacy_curve(ComposedDpEvent([GaussianDpEvent(20.0), run(3.0, 200)]))
-    assert accountant.epsilon() == curve.epsilon(1e-5)
+    # Against the budget the second one counts as a Gaussian, which costs a little more.
+    assert curve.epsilon(1e-5) < accountant.epsilon() < 1.02 * curve.epsilon(1e-5)
     assert accountant.epsilon(1e-7) == curve.epsilon(1e-7)
     assert accountant.delta(0.2) == curve.delta(0.2)
     assert [entry.label for entry in accountant.entries] == ["part", "part"]

@@ -11,14 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from numpyro_dp.accounting import Accountant, Budget
-from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.accounting import Accountant, Budget, privacy_curve
+from numpyro_dp.accounting.admission import charged
+from numpyro_dp.accounting.events import ComposedDpEvent, GaussianDpEvent
 from numpyro_dp.errors import BudgetExceededError, LedgerError
+from tests.accounting import old_ledger
 
 WORKER = Path(__file__).with_name("ledger_worker.py")
 BUDGET = Budget(1.0, 1e-5)
-# μ = 0.268 fits the budget: 28 charges of μ = 1/20.
+# μ = 0.265 fits the budget after a first charge: 28 charges of μ = 1/20.
 MOST = 28
+UNDOING = (
+    "CREATE TRIGGER undo AFTER INSERT ON entries BEGIN DELETE FROM entries WHERE id = new.id; END"
+)
 
 
 @pytest.fixture
@@ -128,6 +133,18 @@ def test_a_ledger_without_budget_never_gets_one(path):
         Accountant(BUDGET, path=path)
 
 
+def empty(path):
+    path.write_bytes(b"")
+
+
+def text(path):
+    path.write_bytes(b"name,age\nada,36\n")
+
+
+def noise(path):
+    path.write_bytes(os.urandom(5000))
+
+
 def other_database(path):
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE patients (name TEXT)")
@@ -175,20 +192,29 @@ def forgotten(path):
     connection.close()
 
 
+def extra_trigger(path):
+    filled(path, 1)
+    connection = sqlite3.connect(path)
+    connection.execute(UNDOING)
+    connection.commit()
+    connection.close()
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(b"name,age\nada,36\n"),
-        lambda path: path.write_bytes(os.urandom(5000)),
+        empty,
+        text,
+        noise,
         other_database,
         cut,
         flipped,
         other_format,
         extra_table,
+        extra_trigger,
         forgotten,
     ],
-    ids=["empty", "text", "noise", "database", "cut", "flipped", "format", "table", "forgotten"],
+    ids=lambda spoil: spoil.__name__,
 )
 def test_foreign_and_damaged_files_are_left_untouched(path, spoil):
     spoil(path)
@@ -226,8 +252,95 @@ def test_a_missing_folder_is_named(tmp_path):
 
 def test_nothing_is_left_beside_the_ledger(path):
     Accountant(BUDGET, path=path).charge(GaussianDpEvent(30.0), label="one")
-    assert {file.name for file in path.parent.iterdir()} <= {
-        path.name,
-        f"{path.name}-wal",
-        f"{path.name}-shm",
-    }
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_copy_of_the_file_is_complete_while_it_is_open(path):
+    accountant = Accountant(BUDGET, path=path)
+    accountant.charge(GaussianDpEvent(30.0), label="one")
+    other = path.with_name("copy.ledger")
+    other.write_bytes(path.read_bytes())
+    assert Accountant(path=other).entries == accountant.entries
+
+
+@pytest.mark.parametrize("made", ["CREATE TABLE more (x)", UNDOING, "CREATE VIEW v AS SELECT 1"])
+def test_what_is_added_to_an_open_ledger_is_refused_by_every_use(path, made):
+    accountant = Accountant(BUDGET, path=path)
+    accountant.charge(GaussianDpEvent(30.0), label="one")
+    connection = sqlite3.connect(path)
+    connection.execute(made)
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    for use in (
+        lambda: accountant.charge(GaussianDpEvent(30.0), label="two"),
+        lambda: accountant.fits(GaussianDpEvent(30.0)),
+        accountant.report,
+        accountant.epsilon,
+    ):
+        with pytest.raises(LedgerError, match="tables or triggers that no ledger has"):
+            use()
+    assert path.read_bytes() == before
+
+
+def test_a_trigger_for_one_connection_cannot_undo_a_charge(path):
+    # A trigger added within a writer's transaction would have to wait for its end.
+    accountant = Accountant(BUDGET, path=path)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(UNDOING.replace("CREATE TRIGGER", "CREATE TEMP TRIGGER"))
+    accountant.charge(GaussianDpEvent(30.0), label="one")
+    assert len(accountant.entries) == 1
+    connection.close()
+
+
+OLD = [GaussianDpEvent(9.0), GaussianDpEvent(9.5)]
+
+
+def test_a_ledger_of_format_one_is_read_and_its_entries_count_as_one_list(path):
+    old_ledger.write(path, OLD).close()
+    before = path.read_bytes()
+    accountant = Accountant(path=path)
+    planned = privacy_curve(ComposedDpEvent(OLD)).epsilon(1e-5)
+    assert accountant.epsilon() == planned
+    assert (accountant.budget, len(accountant.entries)) == (BUDGET, 2)
+    assert "first 2 charges, made under an older rule, were fixed in advance" in str(
+        accountant.report()
+    )
+    assert path.read_bytes() == before
+
+
+def test_the_first_charge_turns_format_one_into_two(path):
+    old_ledger.write(path, OLD).close()
+    accountant, other = Accountant(path=path), Accountant(path=path)
+    accountant.charge(GaussianDpEvent(12.0), label="new")
+    assert int.from_bytes(path.read_bytes()[60:64], "big") == 2
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    first = privacy_curve(ComposedDpEvent(OLD))
+    entries = (first, privacy_curve(GaussianDpEvent(12.0)))
+    for one in (accountant, other, Accountant(path=path)):
+        assert one.epsilon() == charged(entries, BUDGET)
+        assert [entry.label for entry in one.entries] == ["old", "old", "new"]
+        assert "first 2 charges" in str(one.report())
+
+
+def test_a_log_that_is_still_open_is_kept_and_nothing_of_it_is_lost(path):
+    reader = old_ledger.write(path, OLD)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM entries").fetchall()
+    Accountant(path=path).charge(GaussianDpEvent(12.0), label="new")
+    reader.execute("COMMIT")
+    reader.close()
+    accountant = Accountant(path=path)
+    assert len(accountant.entries) == 3
+    accountant.charge(GaussianDpEvent(100.0), label="newer")
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert len(Accountant(path=path).entries) == 4
+
+
+def test_an_overspent_ledger_of_format_one_admits_nothing_more(path):
+    old_ledger.write(path, [GaussianDpEvent(2.0)]).close()
+    accountant = Accountant(path=path)
+    assert accountant.epsilon() > BUDGET.epsilon
+    assert accountant.remaining() == 0
+    with pytest.raises(BudgetExceededError, match="used up"):
+        accountant.charge(GaussianDpEvent(1e4), label="new")

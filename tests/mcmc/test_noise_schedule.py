@@ -34,7 +34,7 @@ def test_every_step_is_charged_at_its_own_noise():
     mcmc = ndp.MCMC(kernel, num_warmup=3, num_samples=4, num_chains=2, progress_bar=False)
     x = np.ones((50, 3), np.float32)
     mcmc.warmup(jax.random.key(0), x)
-    assert charged(accountant) == {8.0: 6}
+    assert charged(accountant) == {8.0: 8, 2.0: 6}
     mcmc.run(jax.random.key(0), x)
     assert charged(accountant) == {8.0: 8, 2.0: 6}
     mcmc.post_warmup_state = mcmc.last_state
