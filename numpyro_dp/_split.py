@@ -9,6 +9,7 @@ from jaxtyping import Array
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp._additive import Subject, require_additive
+from numpyro_dp._idle import without_idle_params
 from numpyro_dp._named import require_arguments_handed, require_handed
 from numpyro_dp._plate import RowRun
 from numpyro_dp._programs import (
@@ -68,6 +69,7 @@ def split(spec: Spec) -> Parts:
 def _judge(spec: Spec) -> Parts:
     model, layout = spec.model, spec.layout
     structure = read_structure(model, layout, init_to_uniform(), private_size=spec.private_size)
+    structure = without_idle_params(structure, model, layout, init_to_uniform())
     plate, rows = choose_plate(structure, spec.data_plate)
     num_records = spec.num_records or rows
     require_supported_sites(structure, plate)
