@@ -1,82 +1,295 @@
-"""Is the model a sum over records? Three made-up records tell, without any data."""
+"""Is the model a sum over records? Three made-up records tell, without any data.
 
-import math
+One row of the three is changed, and the terms of the others have to stay what they were, to the
+last bit: the same compiled program ran, and nothing that it reads for them has changed. Then each
+row is run alone, which shows terms that know how many rows there are, or their own number.
+"""
+
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
+from numpyro_dp._made_up import DUMMIES, made_up_rows, moved
+from numpyro_dp._prune import Pruned, primitives, prune, trace_program
 from numpyro_dp._quick_compile import quickly_compiled
+from numpyro_dp._structure import explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import Layout
 
-__all__ = ["DUMMIES", "dummy_records", "require_additive"]
+__all__ = ["Subject", "require_additive"]
 
-DUMMIES = 3
-_TRIES = 30
-_FINITE_TRIES = 4
+# Narrow and wide positions in turn; a model is most often finite at one of them.
+_SIZES = (0.5, 0.1, 2.5)
+_TRIES = 21
 # Rounding alone stays below 3e-7 on the CPU; accelerators multiply matrices with 10-bit mantissas.
 _CPU_TOLERANCE, _TOLERANCE = 1e-4, 2e-3
+# Of the largest derivative: what cancellation leaves where a likelihood is flat or saturated.
+_ROUNDING = 1e-6
+# A loop runs on, for all rows, until the slowest is done: the others' last bits may differ.
+_LOOPS, _LOOP_SLACK = {"while", "regularized_incomplete_beta"}, 1e-5
+# Derivatives of a model's own that run backwards only.
+_BACKWARDS = {"custom_vjp_call", "custom_vjp_call_jaxpr"}
+_VALUE, _SIZE, _FINITE, _SLOPE, _SLOPES = range(5)
+
+_REMEDY = "a record's likelihood may read that record only"
+_OTHERS = (
+    "changes with the values of other records (a mean, spread, maximum, rank or sum over the rows, "
+    "batch norm, the row before): {remedy}. Replace such a statistic by a public number, or "
+    "release it by a private mechanism before, and pass it to the model as a Python number; a "
+    "maximum that is subtracted for safety has to be one row's own (`axis=-1`)"
+)
+_ALONE = (
+    "is not finite for one record alone, though it is beside others (it divides by their spread?): "
+    "{remedy}. Replace what is computed over the rows by a public number, or release it by a "
+    "private mechanism before, and pass it to the model as a Python number"
+)
+_NUMBER = (
+    "depends on the number of records it is run with (`x.shape[0]`, `len(x)`, a mean over the "
+    "rows): {remedy}. Pass the number as a public constant, a Python number of its own"
+)
+_ROW = (
+    "depends on the record's row number (the plate's indices, `jnp.arange(n)`): {remedy}. Make "
+    "what differs between rows a column of the data"
+)
 
 
-def dummy_records(layout: Layout, rng_key: Array, m: int) -> list[Array]:
-    """Make up ``m`` records of the right shapes: 0 or 1, and as often, for floats, (0.1, 0.9).
+class Subject(NamedTuple):
+    """What is judged, as functions to be traced; ``values`` are of parameters and latents.
 
-    Outcomes that must be 0 or 1 are often held as floats; other columns must be positive.
+    - **starts**: shapes of an unconstrained position.
+    - **values**: values at such a position, some of them drawn with a key.
+    - **terms**: log probability of each site of the records, of shape (rows, entries), at values,
+      rows of all arrays and a key for each row.
+    - **outcomes**: what is observed at each site, and a draw in its place, at the same.
     """
-    keys = jax.random.split(rng_key, len(layout.arrays))
-    structs = [leaf.struct(m) for leaf in layout.arrays]
-    return [_dummy(key, struct) for key, struct in zip(keys, structs, strict=True)]
+
+    layout: Layout
+    plate: str
+    starts: list[jax.ShapeDtypeStruct]
+    values: Callable[[list[Array], Array], dict[str, Any]]
+    terms: Callable[[dict[str, Any], list[Array], Array], dict[str, Array]]
+    outcomes: Callable[[dict[str, Any], list[Array], Array], dict[str, tuple[Array, Array]]]
 
 
-def _dummy(key: Array, struct: jax.ShapeDtypeStruct) -> Array:
-    kind_key, whole_key, key = jax.random.split(key, 3)
-    whole = jax.random.bernoulli(whole_key, 0.5, struct.shape).astype(struct.dtype)
-    if not jnp.issubdtype(struct.dtype, jnp.inexact):
-        return whole
-    between = jax.random.uniform(key, struct.shape, minval=0.1, maxval=0.9).astype(struct.dtype)
-    return jnp.where(jax.random.bernoulli(kind_key), whole, between)
-
-
-def require_additive(compare: Callable[[Array], tuple[Array, Array]]) -> None:
-    """Compare the model on three dummy records with the sum of its terms on each.
+def require_additive(subject: Subject) -> None:
+    """Run the model on three made-up records, changed one at a time, and on each alone.
 
     The check protects correctness: a term that passes is still computed from one record alone
-    whatever happens here. A model whose density is not finite on dummies only gets a warning.
-
-    Args:
-        compare: from a key to the value on ``DUMMIES`` records together, and to those of each, at
-            some position.
+    whatever happens here. A site that is finite on no made-up records only gets a warning.
 
     Raises:
-        UnsupportedModelError: when the two differ.
+        UnsupportedModelError: when a record's term reads another record, their number or its own.
     """
-    compiled = quickly_compiled(compare, jax.eval_shape(lambda: jax.random.key(0)))
-    tolerance = _CPU_TOLERANCE if jax.default_backend() == "cpu" else _TOLERANCE
-    finite = 0
-    for attempt in range(_TRIES):
-        total, terms = compiled(jax.random.key(attempt))
-        apart = float(jnp.sum(terms))
-        scale = 1.0 + float(jnp.sum(jnp.abs(terms)))
-        if not math.isfinite(float(total)) or not math.isfinite(apart):
-            continue
-        if abs(float(total) - apart) > tolerance * scale:
-            raise UnsupportedModelError(
-                f"the model is not a sum over records: {DUMMIES} dummy records give "
-                f"{float(total):.4g} together but {apart:.4g} one by one; a record's likelihood "
-                "must not depend on other records (batch mean, batch norm), on the number of "
-                "records or on its row number"
+    program = _Program(subject)
+    met = [_Met.on(program, each) for each in map(program.made_up, range(_TRIES))]
+    if not _seen(met, DUMMIES).all():
+        met += [_Met.on(program, each) for each in _with_drawn_outcomes(subject, met)]
+    for each in _telling(met):
+        _require_apart(program, each)
+    _require_the_same_alone(program, met)
+    blind = [site for site, seen in zip(program.sites, _seen(met), strict=True) if not seen]
+    if blind:
+        warnings.warn(
+            f"the model could not be checked to be a sum over records at site(s) {quoted(blind)}: "
+            "its density is not finite on made-up records. Privacy does not rest on this check; "
+            "see for yourself that no record's likelihood uses other records, which it would not "
+            "find: it is computed from one alone",
+            stacklevel=5,
+        )
+
+
+class _Input(NamedTuple):
+    """A made-up position, the direction of a derivative, keys (first the values'), and records."""
+
+    start: list[Any]
+    direction: list[Any]
+    keys: Any
+    records: list[Any]
+
+    def rolled(self) -> "_Input":
+        """The same with each record in the place of the one before."""
+        keys = np.concatenate([self.keys[:1], np.roll(self.keys[1:], -1, 0)])
+        return self._replace(keys=keys, records=[np.roll(a, -1, 0) for a in self.records])
+
+
+class _Program:
+    """The compiled program: statistics of the terms of three rows, and of one of them alone."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        values = jax.eval_shape(subject.values, subject.starts, key_struct())
+        self.directions = jax.tree.leaves(values)
+        self.sites, together = _traced_terms(subject, values, DUMMIES)
+        self.loops = bool(_LOOPS & {*primitives(together.jaxpr)})
+        _, alone = _traced_terms(subject, values, 1)
+
+        def measure(at: _Input, row: Array) -> tuple[Array, Array]:
+            first, *rest = jax.random.wrap_key_data(at.keys)
+            flat = jax.tree.leaves(subject.values(at.start, first))
+            rows = [*at.records, jnp.stack(rest)]
+            one = [jax.lax.dynamic_slice_in_dim(a, row, 1) for a in rows]
+            return (
+                _statistics(together, flat, at.direction, rows),
+                _statistics(alone, flat, at.direction, one),
             )
-        finite += 1
-        if finite == _FINITE_TRIES:
-            break
-    if finite:
-        return
-    warnings.warn(
-        "the model could not be checked to be a sum over records: its density is not finite on "
-        "made-up records. Privacy does not rest on this check; see for yourself that no record's "
-        "likelihood uses other records, which it would not find: it is computed from one alone",
-        stacklevel=5,
+
+        self.compiled = quickly_compiled(measure, self.made_up(0), np.int32(0))
+
+    def made_up(self, seed: int) -> _Input:
+        """Draw an input; the size of its position goes by the seed."""
+        rng = np.random.default_rng(seed)
+        size = _SIZES[seed % len(_SIZES)]
+        return _Input(
+            [np.asarray(size * rng.normal(size=s.shape), s.dtype) for s in self.subject.starts],
+            [np.asarray(rng.normal(size=s.shape), s.dtype) for s in self.directions],
+            rng.integers(0, 2**32, (1 + DUMMIES, 2), np.uint32),
+            [made_up_rows(rng, leaf.struct(DUMMIES)) for leaf in self.subject.layout.arrays],
+        )
+
+    def together(self, at: _Input) -> np.ndarray:
+        """Statistics of shape (sites, rows, statistics)."""
+        return np.asarray(self.compiled(at, np.int32(0))[0], np.float64)
+
+
+def _traced_terms(subject: Subject, values: Any, rows: int) -> tuple[tuple[str, ...], Pruned]:
+    records = [leaf.struct(rows) for leaf in subject.layout.arrays]
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
+    with explained(subject.plate, rows):
+        program = trace_program(subject.terms, values, records, keys)
+    return tuple(program.out), prune(program, [True] * len(program.out))
+
+
+def _statistics(program: Pruned, flat: list[Array], direction: list[Array], rows: list) -> Array:
+    """Of the terms of each site and row: value, size, finite entries, slope and its size."""
+
+    def terms(flat: list[Array]) -> list[Array]:
+        return program([*flat, *rows])
+
+    if _BACKWARDS & {*primitives(program.jaxpr)}:
+        entries = terms(flat)
+        each = range(len(entries))
+        slopes = [_backwards(lambda f, i=i: terms(f)[i], flat, direction) for i in each]
+    else:
+        # Backwards, a row that overflows would spoil the others' derivatives by 0 * inf.
+        entries, slopes = jax.jvp(terms, (flat,), (direction,))
+    found = []
+    for entry, slope in zip(entries, slopes, strict=True):
+        finite = jnp.isfinite(entry)
+        value = jnp.where(finite, entry, 0)
+        parts = (value, jnp.abs(value), finite, slope, jnp.abs(slope))
+        found.append(jnp.stack([part.sum(axis=1).astype(entry.dtype) for part in parts], axis=-1))
+    return jnp.stack(found)
+
+
+def _backwards(term: Callable[[list[Array]], Array], flat: list[Array], to: list[Array]) -> Array:
+    jacobians = jax.jacrev(lambda f: term(f).sum(axis=1))(flat)
+    along = (jnp.tensordot(j, d, jnp.ndim(d)) for j, d in zip(jacobians, to, strict=True))
+    return sum(along, start=jnp.asarray(0.0))[:, None]
+
+
+class _Met(NamedTuple):
+    """Statistics found on one input: of three rows together, and of each alone."""
+
+    at: _Input
+    together: np.ndarray
+    alone: np.ndarray
+
+    @classmethod
+    def on(cls, program: _Program, at: _Input) -> "_Met":
+        """Run the program once for each row."""
+        found = [program.compiled(at, np.int32(row)) for row in range(DUMMIES)]
+        alone = np.concatenate([np.asarray(each, np.float64) for _, each in found], axis=1)
+        return cls(at, np.asarray(found[0][0], np.float64), alone)
+
+
+def _seen(met: list[_Met], rows: int = 1) -> np.ndarray:
+    """Which sites were finite in so many rows of some input."""
+    return np.any([(each.together[..., _FINITE] > 0).sum(axis=1) >= rows for each in met], axis=0)
+
+
+def _telling(met: list[_Met]) -> list[_Met]:
+    """For each size of positions, and for each site, the input with the most that is finite."""
+    finite = np.stack([each.together[..., _FINITE] > 0 for each in met]).sum(axis=2)
+    by_size = [finite[i :: len(_SIZES)].sum(axis=1).argmax() * len(_SIZES) + i for i in range(3)]
+    return [met[i] for i in {*map(int, by_size), *map(int, finite.argmax(axis=0))}]
+
+
+def _require_apart(program: _Program, met: _Met) -> None:
+    """Change each row in turn; what was found of the others must stay the same to the last bit."""
+    slack = _LOOP_SLACK if program.loops else 0.0
+    for row, records in moved(met.at.records):
+        after = program.together(met.at._replace(records=records))
+        same_size = met.together[..., _FINITE] == after[..., _FINITE]
+        differs = ~same_size | _differs(met.together, after, slack, 0.0)
+        reads = np.delete(differs, row, axis=1).any(axis=1)
+        if reads.any():
+            _refuse(program.sites[int(reads.argmax())], _OTHERS)
+
+
+def _require_the_same_alone(program: _Program, met: list[_Met]) -> None:
+    """Compare each row's terms beside others with those of that row alone."""
+    tolerance = _CPU_TOLERANCE if jax.default_backend() == "cpu" else _TOLERANCE
+    slopes = np.stack([each.together[..., _SLOPES] for each in met])
+    rounding = _ROUNDING * np.max(slopes, where=np.isfinite(slopes), initial=0.1)
+    for each in met:
+        lost = (each.together[..., _FINITE] > each.alone[..., _FINITE]).any(axis=1)
+        if lost.any():
+            _refuse(program.sites[int(lost.argmax())], _ALONE)
+        differs = _differs(each.together, each.alone, tolerance, rounding).any(axis=1)
+        if differs.any():
+            rolled = np.roll(program.together(each.at.rolled()), 1, axis=1)
+            by_number = _differs(each.together, rolled, tolerance, rounding).any()
+            _refuse(program.sites[int(differs.argmax())], _ROW if by_number else _NUMBER)
+
+
+def _differs(a: np.ndarray, b: np.ndarray, tolerance: float, rounding: float) -> np.ndarray:
+    """Which rows of which sites have a term or slope apart by more than the tolerance."""
+    comparable = a[..., _FINITE] == b[..., _FINITE]
+    slopes = a[..., _SLOPES]
+    largest = np.max(slopes, axis=1, keepdims=True, where=np.isfinite(slopes), initial=0)
+    # What is not finite compares as the same: a slope may be spoiled where it runs backwards.
+    with np.errstate(invalid="ignore"):
+        value, slope = (np.abs(a[..., i] - b[..., i]) for i in (_VALUE, _SLOPE))
+    by_value = value > tolerance * (1 + a[..., _SIZE])
+    return comparable & (by_value | (slope > tolerance * largest + rounding))
+
+
+def _refuse(site: str, how: str) -> NoReturn:
+    raise UnsupportedModelError(
+        f"the model is not a sum over records: the log likelihood of a record at site `{site}` "
+        + how.format(remedy=_REMEDY)
     )
+
+
+def _with_drawn_outcomes(subject: Subject, met: list[_Met]) -> Iterator[_Input]:
+    """The same inputs, with records' outcomes drawn from the model: inside of their supports."""
+
+    def outcomes(at: _Input) -> dict[str, tuple[Array, Array]]:
+        first, *rest = jax.random.wrap_key_data(at.keys)
+        return subject.outcomes(subject.values(at.start, first), list(at.records), jnp.stack(rest))
+
+    rng = np.random.default_rng(0)
+    # No two alike, so that an outcome tells which argument it is.
+    marks = [rng.permutation(100 * a.size)[: a.size].reshape(a.shape) for a in met[0].at.records]
+    marked = [m.astype(a.dtype) for m, a in zip(marks, met[0].at.records, strict=True)]
+    with explained(subject.plate, DUMMIES):
+        compiled = quickly_compiled(outcomes, met[0].at)
+    found = compiled(met[0].at._replace(records=marked))
+    places = {
+        site: place
+        for site, (value, _) in found.items()
+        for place, mark in enumerate(marked)
+        if np.array_equal(value, mark)
+    }
+    if places:
+        for each in met:
+            drawn = compiled(each.at)
+            records = list(each.at.records)
+            for site, place in places.items():
+                records[place] = np.asarray(drawn[site][1]).astype(records[place].dtype)
+            yield each.at._replace(records=records)

@@ -13,7 +13,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.util import check_model_guide_match
 
-from numpyro_dp._additive import DUMMIES, dummy_records, require_additive
+from numpyro_dp._additive import Subject, require_additive
 from numpyro_dp._plate import GuidedRowRun, RowRun, WholePlates, in_plate, site_log_prob
 from numpyro_dp._programs import (
     Labelled,
@@ -317,64 +317,41 @@ def check_sum(pair: Pair, bound: Bound) -> None:
     Raises:
         UnsupportedModelError: when records change each other's terms.
     """
-    joint = _one_row_after_another(pair) if pair.local else _without_own(pair, bound)
+    starts, tree = jax.tree.flatten(bound.params)
 
-    def compare(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        param_key, draw_key, record_key, own_key = jax.random.split(key, 4)
-        starts, tree = jax.tree.flatten(bound.params)
-        keys = jax.random.split(param_key, max(len(starts), 1))
-        params = jax.tree.unflatten(
-            tree,
-            [
-                0.5 * jax.random.normal(k, start.shape, start.dtype)
-                for k, start in zip(keys, starts, strict=False)
-            ],
-        )
+    def values(position: list[jax.Array], key: jax.Array) -> dict[str, Any]:
+        params = jax.tree.unflatten(tree, position)
         constrained = {k: bound.transforms[k](value) for k, value in params.items()}
-        drawn = bound.latent([*jax.tree.leaves(constrained), draw_key])
-        latents = jax.tree.unflatten(jax.tree.structure(bound.latents), drawn)
-        records = dummy_records(pair.layout, record_key, DUMMIES)
-        return joint({**constrained, **latents}, records, own_key)
+        drawn = bound.latent([*jax.tree.leaves(constrained), key])
+        return {**constrained, **jax.tree.unflatten(jax.tree.structure(bound.latents), drawn)}
 
-    require_additive(compare)
+    run = (
+        _guided(pair)
+        if pair.local
+        else RowRun(pair.model, pair.plate, pair.num_records, enumeration_dim(pair.structure))
+    )
 
+    def on_rows(of: Callable[..., Any]) -> Callable[..., Any]:
+        def run_on(values: dict[str, Any], rows: list[jax.Array], keys: jax.Array) -> Any:
+            own = _own_latents(pair, values, rows, keys) if pair.local else {}
+            return of({**values, **own}, pair.layout.fill(rows), keys[0], len(keys))
 
-Compared = Callable[[dict[str, Any], list[jax.Array], jax.Array], tuple[jax.Array, jax.Array]]
+        return run_on
 
-
-def _without_own(pair: Pair, bound: Bound) -> Compared:
-    run = RowRun(pair.model, pair.plate, pair.num_records, enumeration_dim(pair.structure))
-    together = rows_program(run, pair.layout, {**bound.constrained, **bound.latents}, DUMMIES)
-
-    def compare(
-        values: dict[str, Any], records: list[jax.Array], _: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        flat = jax.tree.leaves(values)
-        apart = [bound.term([*flat, *(a[i : i + 1] for a in records)])[0] for i in range(DUMMIES)]
-        return together([*flat, *records])[0], jnp.stack(apart)
-
-    return compare
+    require_additive(
+        Subject(pair.layout, pair.plate, starts, values, on_rows(run.terms), on_rows(run.outcomes))
+    )
 
 
-def _one_row_after_another(pair: Pair) -> Compared:
+def _own_latents(
+    pair: Pair, values: dict[str, Any], rows: list[jax.Array], keys: jax.Array
+) -> dict[str, jax.Array]:
+    """Each row's own latents side by side, drawn as when it is alone."""
     guided = _guided(pair)
-
-    def compare(
-        values: dict[str, Any], records: list[jax.Array], key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        apart, own = [], []
-        axes: dict[str, int] = {}
-        for i in range(DUMMIES):
-            row = pair.layout.fill([a[i : i + 1] for a in records])
-            at = jax.random.fold_in(key, i)
-            drawn, axes = guided.drawn(values, row, at, 1)
-            apart.append(guided({**values, **drawn}, row, at, 1))
-            own.append(drawn)
-        # The same draws, side by side: what each row draws under one key for all is another.
-        joined = {
-            name: jnp.concatenate([each[name] for each in own], axes[name]) for name in own[0]
-        }
-        together = guided({**values, **joined}, pair.layout.fill(records), key, DUMMIES)
-        return together, jnp.stack(apart)
-
-    return compare
+    each: list[dict[str, Any]] = []
+    axes: dict[str, int] = {}
+    for i in range(len(keys)):
+        row = pair.layout.fill([a[i : i + 1] for a in rows])
+        drawn, axes = guided.drawn(values, row, keys[i], 1)
+        each.append(drawn)
+    return {name: jnp.concatenate([d[name] for d in each], axes[name]) for name in each[0]}

@@ -5,8 +5,9 @@ how many slices it has. Everything else (which sites count, which scale they car
 the frames that the plate leaves on every site inside it.
 """
 
+import contextlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -41,6 +42,10 @@ def in_plate(site: Mapping[str, Any], plate: str) -> bool:
 
 def site_log_prob(site: Mapping[str, Any]) -> jax.Array:
     """Return the summed, scaled log probability of a traced sample site."""
+    return jnp.sum(_log_prob(site))
+
+
+def _log_prob(site: Mapping[str, Any]) -> jax.Array:
     if site["intermediates"]:
         log_prob = site["fn"].log_prob(site["value"], site["intermediates"])
     else:
@@ -48,7 +53,31 @@ def site_log_prob(site: Mapping[str, Any]) -> jax.Array:
     scale = site["scale"]
     if scale is not None and not is_identically_one(scale):
         log_prob = scale * log_prob
-    return jnp.sum(log_prob)
+    return log_prob
+
+
+def _by_row(site: Mapping[str, Any], plate: str, rows: int) -> jax.Array:
+    """Log probability of a site in a plate, before any sum: (rows, entries)."""
+    log_prob = _log_prob(site)
+    frame = next(f for f in site["cond_indep_stack"] if f.name == plate)
+    missing = max(-frame.dim - jnp.ndim(log_prob), 0)
+    log_prob = jnp.reshape(log_prob, (1,) * missing + jnp.shape(log_prob))
+    return jnp.reshape(jnp.moveaxis(log_prob, frame.dim, 0), (rows, -1))
+
+
+def _redrawn(sites: Trace, key: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """What is observed at each site, and a draw of the same shape in its place."""
+    found = {}
+    for name, site in sites.items():
+        if not site["is_observed"]:
+            continue
+        # Some distributions cannot be sampled from; with enumerated latents there are more draws.
+        with contextlib.suppress(Exception):
+            value = jnp.asarray(site["value"])
+            drawn = jnp.asarray(site["fn"].sample(key))
+            if drawn.shape[drawn.ndim - value.ndim :] == value.shape:
+                found[name] = value, drawn.reshape(-1, *value.shape)[0]
+    return found
 
 
 class WholePlates(Messenger):
@@ -154,18 +183,40 @@ class RowRun(NamedTuple):
         rows: int,
     ) -> jax.Array:
         """Log likelihood of the rows passed in, every site outside the private plate masked."""
-        shrunk = _RowsOfPlate(self.model, self.plate, self.num_records, rows)
-        # The key is an input that dead-code elimination must find unused: dropout shows.
-        body = handlers.substitute(handlers.seed(shrunk, key), data=dict(constrained))
+        body = self._body(constrained, key, rows)
         args, kwargs = arguments
         if self.enum_dim:
             value, trace = _enumerated_log_density(body, args, kwargs, self.enum_dim)
         else:
             value, trace = log_density(body, args, kwargs, {})
-        for name, site in trace.items():
-            if site["type"] == "sample" and in_plate(site, self.plate):
-                _require_rows(name, site, self.plate, rows)
+        _sites_inside(trace, self.plate, rows)
         return jnp.asarray(value)
+
+    def terms(self, *given: Any) -> dict[str, jax.Array]:
+        """Log probability of each site of the rows, as (rows, entries); nothing is summed out."""
+        return _terms(self._sites(*given), self.plate, given[-1])
+
+    def outcomes(
+        self, constrained: Mapping[str, Any], arguments: Any, key: jax.Array, rows: int
+    ) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """What each site of the rows observed, and a draw in its place."""
+        return _redrawn(self._sites(constrained, arguments, key, rows), key)
+
+    def _body(self, constrained: Mapping[str, Any], key: jax.Array, rows: int) -> Model:
+        shrunk = _RowsOfPlate(self.model, self.plate, self.num_records, rows)
+        # The key is an input that dead-code elimination must find unused: dropout shows.
+        return handlers.substitute(handlers.seed(shrunk, key), data=dict(constrained))
+
+    def _sites(
+        self, constrained: Mapping[str, Any], arguments: Any, key: jax.Array, rows: int
+    ) -> Trace:
+        body = self._body(constrained, key, rows)
+        args, kwargs = arguments
+        if self.enum_dim:
+            trace = _enumerated_trace(body, args, kwargs, self.enum_dim)
+        else:
+            trace = handlers.trace(body).get_trace(*args, **kwargs)
+        return _sites_inside(trace, self.plate, rows)
 
 
 class GuidedRowRun(NamedTuple):
@@ -184,12 +235,28 @@ class GuidedRowRun(NamedTuple):
         rows: int,
     ) -> jax.Array:
         """Log density of the rows' sites under the model less that under the guide, one draw."""
+        traces = self._traces(values, arguments, key, rows)
+        model, guide = (sum(map(site_log_prob, trace.values())) for trace in traces)
+        return jnp.asarray(model - guide)
+
+    def terms(self, *given: Any) -> dict[str, jax.Array]:
+        """Log probability of each site of the rows under model and guide, as (rows, entries)."""
+        model, guide = (_terms(trace, self.plate, given[-1]) for trace in self._traces(*given))
+        return {**model, **{f"{name} (of the guide)": guide[name] for name in guide}}
+
+    def outcomes(
+        self, values: Mapping[str, Any], arguments: Any, key: jax.Array, rows: int
+    ) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """What each site of the rows observed, and a draw in its place."""
+        return _redrawn(self._traces(values, arguments, key, rows)[0], key)
+
+    def _traces(
+        self, values: Mapping[str, Any], arguments: Any, key: jax.Array, rows: int
+    ) -> tuple[Trace, Trace]:
         guide_trace = self._sites(self.guide, values, arguments, key, rows)
-        drawn = _drawn(guide_trace)
         # Without a key: whatever the guide leaves out would be drawn from the prior, unseen.
-        model_trace = self._sites(self.model, {**values, **drawn}, arguments, None, rows)
-        densities = [sum(map(site_log_prob, t.values())) for t in (model_trace, guide_trace)]
-        return jnp.asarray(densities[0] - densities[1])
+        drawn = {**values, **_drawn(guide_trace)}
+        return self._sites(self.model, drawn, arguments, None, rows), guide_trace
 
     def drawn(self, *rest: Any) -> tuple[dict[str, Any], dict[str, int]]:
         """Latents of the rows' own that the guide draws, and the axis of the rows in each."""
@@ -198,6 +265,10 @@ class GuidedRowRun(NamedTuple):
 
     def _sites(self, fn: Model, *rest: Any) -> Trace:
         return row_sites(fn, self.plate, self.num_records, *rest)
+
+
+def _terms(sites: Trace, plate: str, rows: int) -> dict[str, jax.Array]:
+    return {name: _by_row(site, plate, rows) for name, site in sites.items()}
 
 
 def _drawn(trace: Trace) -> dict[str, Any]:
@@ -227,7 +298,11 @@ def row_sites(
     sites = handlers.trace(handlers.substitute(shrunk, data=dict(values))).get_trace(
         *args, **kwargs
     )
-    inside = {k: s for k, s in sites.items() if s["type"] == "sample" and in_plate(s, plate)}
+    return _sites_inside(sites, plate, rows)
+
+
+def _sites_inside(trace: Trace, plate: str, rows: int) -> Trace:
+    inside = {k: s for k, s in trace.items() if s["type"] == "sample" and in_plate(s, plate)}
     for name, site in inside.items():
         _require_rows(name, site, plate, rows)
     return inside
@@ -255,8 +330,28 @@ def _enumerated_log_density(
     # funsor is an optional dependency of NumPyro, met only by models with discrete latents.
     from numpyro.contrib import funsor
 
+    with _silent_enumeration():
+        return funsor.log_density(_enumerated(body, enum_dim), args, kwargs, {})
+
+
+def _enumerated_trace(
+    body: Model, args: tuple[Any, ...], kwargs: dict[str, Any], enum_dim: int
+) -> Trace:
+    from numpyro.contrib import funsor
+
+    with _silent_enumeration(), funsor.plate_to_enum_plate():
+        return funsor.trace(_enumerated(body, enum_dim)).get_trace(*args, **kwargs)
+
+
+def _enumerated(body: Model, enum_dim: int) -> Model:
+    from numpyro.contrib import funsor
+
+    return funsor.enum(funsor.config_enumerate(body), enum_dim)
+
+
+@contextlib.contextmanager
+def _silent_enumeration() -> Generator[None]:
     with warnings.catch_warnings():
         # config_enumerate turns enumeration on, which is what the warning asks for.
         warnings.simplefilter("ignore", FutureWarning)
-        summed = funsor.enum(funsor.config_enumerate(body), enum_dim)
-        return funsor.log_density(summed, args, kwargs, {})
+        yield

@@ -14,7 +14,15 @@ from jax.core import eval_jaxpr
 from jax.extend import core as jax_core
 from jax.interpreters import partial_eval
 
-__all__ = ["Program", "Pruned", "constants", "fingerprint", "prune", "trace_program"]
+__all__ = [
+    "Program",
+    "Pruned",
+    "constants",
+    "fingerprint",
+    "primitives",
+    "prune",
+    "trace_program",
+]
 
 
 class Program(NamedTuple):

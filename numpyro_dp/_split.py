@@ -8,8 +8,9 @@ import jax
 from jaxtyping import Array
 from numpyro.infer import init_to_uniform
 
-from numpyro_dp._additive import DUMMIES, dummy_records, require_additive
+from numpyro_dp._additive import Subject, require_additive
 from numpyro_dp._causes import with_causes
+from numpyro_dp._idle import without_idle_params
 from numpyro_dp._named import require_arguments_handed, require_handed
 from numpyro_dp._plate import RowRun
 from numpyro_dp._programs import (
@@ -69,6 +70,7 @@ def split(spec: Spec) -> Parts:
 def _judge(spec: Spec) -> Parts:
     model, layout = spec.model, spec.layout
     structure = read_structure(model, layout, init_to_uniform(), private_size=spec.private_size)
+    structure = without_idle_params(structure, model, layout, init_to_uniform())
     with with_causes(structure, layout):
         return _parts(spec, structure)
 
@@ -113,21 +115,22 @@ def check_additive(spec: Spec, parts: Parts) -> None:
 
 def _require_sum(spec: Spec, parts: Parts) -> None:
     run = RowRun(spec.model, parts.plate, parts.num_records, enumeration_dim(parts.structure))
-    together = rows_program(run, spec.layout, parts.programs.constrained, DUMMIES)
     latents = parts.structure.latents
+    tree = jax.tree.structure(parts.programs.constrained)
 
-    def compare(key: Array) -> tuple[Array, Array]:
-        position_key, record_key = jax.random.split(key)
-        keys = jax.random.split(position_key, len(latents))
-        z = [
-            0.5 * jax.random.normal(k, latents[name].shape, latents[name].dtype)
-            for k, name in zip(keys, sorted(latents), strict=True)
-        ]
-        constrained = parts.programs.constrain(z)
-        records = dummy_records(spec.layout, record_key, DUMMIES)
-        one_by_one = jax.vmap(lambda rows: parts.term([*constrained, *rows])[0])(
-            [a[:, None] for a in records]
+    def on_rows(of: Callable[..., Any]) -> Callable[..., Any]:
+        def run_on(values: dict[str, Any], rows: list[Array], keys: Array) -> Any:
+            return of(values, spec.layout.fill(rows), keys[0], len(keys))
+
+        return run_on
+
+    require_additive(
+        Subject(
+            spec.layout,
+            parts.plate,
+            starts=[latents[name] for name in sorted(latents)],
+            values=lambda z, _: jax.tree.unflatten(tree, parts.programs.constrain(z)),
+            terms=on_rows(run.terms),
+            outcomes=on_rows(run.outcomes),
         )
-        return together([*constrained, *records])[0], one_by_one
-
-    require_additive(compare)
+    )

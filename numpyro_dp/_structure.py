@@ -391,8 +391,9 @@ def require_supported_sites(structure: Structure, plate: str, *, variational: bo
         return
     for site in structure.of_kind("param"):
         raise UnsupportedModelError(
-            f"param site `{site.name}` in a model for MCMC: give it a prior "
-            "(`random_flax_module`), or use `DPSVI`, which takes params"
+            f"param site `{site.name}` in a model for MCMC: give it a prior (every one of a "
+            "network's parameters: `random_flax_module`, `random_eqx_module`), or use `DPSVI`, "
+            "which takes params"
         )
     if not structure.of_kind("latent"):
         raise UnsupportedModelError(

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
-from numpyro_dp._additive import dummy_records
 from numpyro_dp._initial import draw_position, initial_program
+from numpyro_dp._made_up import dummy_records
 from numpyro_dp._named import require_arguments_handed, require_handed
 from numpyro_dp._split import Parts, Spec, check_additive, split
 from numpyro_dp._structure import quoted

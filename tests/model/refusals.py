@@ -460,7 +460,7 @@ def prints_values() -> Built:
 # --- records that know of each other
 
 
-@refused("not a sum over records", "3 dummy records", "batch mean", quick=True)
+@refused("not a sum over records", "site `y`", "other records", "public number", quick=True)
 def batch_mean() -> Built:
     def model(x, y):
         regression(x, y, lambda x, w: (x - x.mean(0)) @ w)

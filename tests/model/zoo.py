@@ -33,7 +33,6 @@ class Case:
     data_plate: str | None = None
     enum: bool = False
     quick: bool = False
-    checked: bool = True
     subsampled: bool = False
     dropped: tuple[str, ...] = ()
     # Gradient bound in units of the common one; only with agreement shown in double precision.
@@ -48,7 +47,6 @@ def accepted(
     *,
     enum: bool = False,
     quick: bool = False,
-    checked: bool = True,
     subsampled: bool = False,
     dropped: tuple[str, ...] = (),
     rounding: float = 1.0,
@@ -56,7 +54,7 @@ def accepted(
     """Enter a builder in the list of accepted models."""
 
     def enter(build: Callable[[], Built]) -> Callable[[], Built]:
-        flags = (enum, quick, checked, subsampled)
+        flags = (enum, quick, subsampled)
         ACCEPTED.append(Case(build.__name__, build, data_plate, *flags, dropped, rounding))
         return build
 
@@ -316,7 +314,7 @@ def multivariate_normal_outcome() -> Built:
     return model, (design(),), {}
 
 
-@accepted(checked=False)
+@accepted()
 def dirichlet_outcome() -> Built:
     def model(y):
         a = numpyro.sample("a", dist.Gamma(2.0, 1.0).expand([D]).to_event(1))
@@ -336,7 +334,7 @@ def categorical_with_dirichlet_prior() -> Built:
     return model, (labels(5),), {}
 
 
-@accepted(checked=False)
+@accepted()
 def multinomial_rows() -> Built:
     def model(y):
         p = numpyro.sample("p", dist.Dirichlet(jnp.array([1.0, 2.0, 3.0])))
