@@ -42,22 +42,24 @@ class Channel:
     """A private chain, or an optimiser, that learns from made-up records.
 
     :param made_up: gradients of made-up records.
-    :param num_records: how many records they stand for.
+    :param num_records: how many records they stand for, times the power of the likelihood.
     :param clip_norm: bound on a record's gradient.
     :param noise: standard deviation of the noise in one step's estimate of the full gradient.
     :param num_steps: steps of one chain.
     :param step_size: of the chain; ``None`` for a schedule, which is taken to arrive and to be free
         of privacy noise.
+    :param weights: of the coordinates in the clip.
     :param rehearsal: how the optimiser fares that takes the steps; ``None`` for a chain.
     """
 
     made_up: MadeUp
-    num_records: int
+    num_records: float
     clip_norm: float
     noise: float
     num_steps: int
     step_size: float | None
     rehearsal: Rehearsal | None = None
+    weights: np.ndarray | float = 1.0
 
     def signal_to_noise(self) -> float:
         """Length of the first step's clipped sum over that of its noise."""
@@ -70,7 +72,7 @@ class Channel:
 
         At a start far away gradients are longer, and clipping them costs time but no bias.
         """
-        norms = np.linalg.norm(self.made_up.at_truth, axis=-1)
+        norms = np.linalg.norm(self.made_up.at_truth * self.weights, axis=-1)
         return float(np.mean(norms[np.isfinite(norms)] > self.clip_norm))
 
     def gains(self) -> Gains:
@@ -80,20 +82,19 @@ class Channel:
         longest = np.linalg.norm(self._clipped(self.made_up.at_start), axis=-1).mean(1)
         most = self.num_records * longest[:, None]
         if self.rehearsal is None:
-            h = np.stack([_information(rows) for rows in roots])
-            shaken = 0.0
-            arrived, heard = self._chain(h, np.minimum(h * self._distance, most))
+            h, shaken = self.information(), 0.0
+            arrived, heard = self._chain(h, np.minimum(h * self.distance, most))
         else:
             h, arrived, heard, shaken = self._rehearsed(
                 self.rehearsal, roots, list(self.made_up.spread)
             )
-        averaged = self._heard(np.minimum(h * self._distance, most))
+        averaged = self._heard(np.minimum(h * self.distance, most))
         # What a direction teaches grows like the logarithm of its information.
-        worth = np.log1p(h * self._distance**2)
+        worth = np.log1p(h * self.distance**2)
         worth = worth / max(float(worth.sum()), 1e-30)
         expected = float((worth * arrived * heard).sum())
         trace = h.sum(1, keepdims=True)
-        signal = np.minimum(trace * self._distance, most)
+        signal = np.minimum(trace * self.distance, most)
         at_best = float(np.mean(np.multiply(*self._chain(trace, signal, 1.0, stable=True))))
         if self.rehearsal is not None:
             at_best = min(at_best, self._rehearsed_at_best(self.rehearsal, trace[:, 0]))
@@ -105,8 +106,12 @@ class Channel:
             shaken=shaken,
         )
 
+    def information(self) -> np.ndarray:
+        """Eigenvalues of the clipped records' information, one row for each draw."""
+        return np.stack([_information(self._roots(rows)) for rows in self.made_up.at_truth])
+
     @property
-    def _distance(self) -> float:
+    def distance(self) -> float:
         """The typical distance from the start to a prior draw in one coordinate."""
         return float(np.sqrt(np.median((self.made_up.spread**2).mean(1))))
 
@@ -155,7 +160,7 @@ class Channel:
         # A fit that ran away has learnt nothing.
         arrived = np.maximum(1 - missed / whole, 0)
         heard = whole / (whole + shaken)
-        away = math.sqrt(float(shaken.mean())) / self._distance
+        away = math.sqrt(float(shaken.mean())) / self.distance
         return h, np.broadcast_to(arrived, h.shape), np.broadcast_to(heard, h.shape), away
 
     def _rehearsed_at_best(self, rehearsal: Rehearsal, trace: np.ndarray) -> float:
@@ -166,7 +171,7 @@ class Channel:
         """
         spread = self.made_up.spread
         along = spread / np.linalg.norm(spread, axis=1, keepdims=True)
-        targets, best = list(self._distance * along), 0.0
+        targets, best = list(self.distance * along), 0.0
         for part in _PARTS:
             roots = list((np.sqrt(part * trace)[:, None] * along)[:, None])
             _, arrived, heard, _ = self._rehearsed(rehearsal, roots, targets)
@@ -183,12 +188,12 @@ class Channel:
         _, stretch, directions = np.linalg.svd(roots, full_matrices=False)
         h = stretch**2
         # Without privacy a fit goes this share of the way: the prior keeps the rest.
-        kept = h * self._distance**2
+        kept = h * self.distance**2
         whole = kept / (1 + kept) * (directions @ target)
         return h, whole, directions @ way.gone - whole, directions @ way.shaken
 
     def _clipped(self, gradients: np.ndarray) -> np.ndarray:
-        norms = np.linalg.norm(gradients, axis=-1, keepdims=True)
+        norms = np.linalg.norm(gradients * self.weights, axis=-1, keepdims=True)
         shrunk = gradients * np.minimum(1, self.clip_norm / np.maximum(norms, 1e-30))
         return np.where(np.isfinite(norms), shrunk, 0)
 

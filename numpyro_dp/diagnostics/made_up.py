@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jax.flatten_util import ravel_pytree
+from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.infer import init_to_sample
 from numpyro.primitives import Messenger
@@ -23,7 +24,7 @@ from numpyro.primitives import Messenger
 from numpyro_dp._plate import RowRun, in_plate
 from numpyro_dp.model import PrivateModel
 
-__all__ = ["LikelihoodGradient", "MadeUp", "Shares", "made_up_gradients"]
+__all__ = ["LikelihoodGradient", "MadeUp", "Shares", "made_up_gradients", "spread_is_given"]
 
 _DRAWS = 8
 
@@ -41,6 +42,15 @@ class MadeUp(NamedTuple):
     at_start: np.ndarray
     spread: np.ndarray
     records: tuple[np.ndarray, ...] = ()
+
+    def first(self, count: int) -> MadeUp:
+        """Only so many records of each draw."""
+        return MadeUp(
+            self.at_truth[:, :count],
+            self.at_start[:, :count],
+            self.spread,
+            tuple(leaf[:, :count] for leaf in self.records),
+        )
 
 
 class Shares(Protocol):
@@ -143,3 +153,33 @@ def _simulator(wall: PrivateModel) -> Callable[[dict, list, Any], list]:
         return drawn
 
     return simulate
+
+
+def spread_is_given(wall: PrivateModel, start: dict[str, Any], inputs: list[Any]) -> bool:
+    """Whether an outcome is a count whose mean fixes its variance, as a Poisson's does.
+
+    Real counts are as a rule more spread than that; nothing in such a model can tell.
+    """
+    layout, found = wall._spec.layout, []
+    run = RowRun(wall._spec.model, wall.plate, wall.num_records, 0)
+
+    def look(z: dict, record: list) -> None:
+        overhear = _Outcomes(wall.plate)
+        with handlers.block(), overhear:
+            run(wall.constrain(z), layout.fill(record), random.key(0), 1)
+        found.extend(_is_bare_count(fn) for fn, _ in overhear.heard)
+
+    jax.eval_shape(look, start, [leaf[:1] for leaf in inputs])
+    return any(found)
+
+
+def _is_bare_count(fn: Any) -> bool:
+    while hasattr(fn, "base_dist"):
+        fn = fn.base_dist
+    if isinstance(fn, dist.Poisson | dist.MultinomialLogits | dist.MultinomialProbs):
+        return True
+    if not isinstance(fn, dist.BinomialLogits | dist.BinomialProbs):
+        return False
+    trials = fn.total_count
+    # One trial has no spread of its own.
+    return isinstance(trials, jax.core.Tracer) or bool(np.any(np.asarray(trials) > 1))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
+from numpyro_dp.diagnostics.affordable import affordable
+from numpyro_dp.diagnostics.bias import SiteBias
 from numpyro_dp.diagnostics.channel import Channel
 from numpyro_dp.diagnostics.plots import axes_or_new
-from numpyro_dp.diagnostics.remedies import FINE, faults, remedies
+from numpyro_dp.diagnostics.remedies import FINE, Fault, Findings, Verdict
 from numpyro_dp.diagnostics.subject import Subject, subject
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.svi import DPSVI
@@ -24,11 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "plan"]
 
-_EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
-# Marks where those are too far off to say anything: in multiples of the plan's own ε.
-_MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
-# By definition, see plan's docstring.
-_SWAMPED = 0.1
 _WIDTH = 88
 
 
@@ -46,7 +43,9 @@ class Plan:
     :param noise_multiplier: noise standard deviation over ``clip_norm``.
     :param expected_batch: expected records in a step.
     :param clip_norm: the kernel's.
-    :param suggested_clip_norm: median gradient norm of made-up records.
+    :param suggested_clip_norm: what balances bias against noise, on made-up records: of the worst
+        coordinate, the squares of both are least together. Of a centred clip, which has no bias
+        under the model, the median gradient norm.
     :param clipped: share of made-up records whose gradient is longer than ``clip_norm``.
     :param signal_to_noise: length of the first step's clipped sum over that of its noise.
     :param gain: share of what the data could teach that is expected to come through, in [0, 1], if
@@ -58,10 +57,19 @@ class Plan:
     :param influence: bound, in [0, 1], on what the records can change in the probability of
         anything that the run may give, whatever they are: its total variation from the same run
         without any record.
-    :param verdict: ``"fine"``, ``"noisy"`` or ``"swamped"``.
+    :param bias: how far clipping moves each site of the model, in posterior standard deviations,
+        the largest first; empty for a centred clip.
+    :param verdict: ``"fine"``, or what is worst: ``"swamped"``, ``"unstable"``, ``"biased"`` or
+        ``"noisy"``.
+    :param faults: all that is wrong, in order of harm; empty when fine.
     :param step_size: the kernel's; ``None`` for a schedule or an optimiser.
     :param free_step_size: largest step size at which the privacy noise is no more than the
-        Langevin noise; ``None`` for an optimiser.
+        noise that the sampler asks for; ``None`` for an optimiser, or where every step is.
+    :param stable_step_size: largest step size at which draws are at most twice as wide as the
+        posterior in its steepest direction, where long steps overshoot and mini-batches shake;
+        ``None`` for an optimiser or a schedule, or where every step is.
+    :param relaxation_times: of the slowest direction, in one chain; ``None`` for an optimiser or a
+        schedule.
     :param affordable: pairs (ε, steps): about how many steps of all chains this noise allows at ε;
         at usual values of ε, or at ¼ to 4 times ``epsilon`` where those are far off.
     :param remedies: what would mend a plan that is not fine.
@@ -84,9 +92,13 @@ class Plan:
     gain: float
     gain_at_best: float
     influence: float
-    verdict: Literal["fine", "noisy", "swamped"]
+    bias: tuple[SiteBias, ...]
+    verdict: Verdict
+    faults: tuple[Fault, ...]
     step_size: float | None
     free_step_size: float | None
+    stable_step_size: float | None
+    relaxation_times: float | None
     affordable: tuple[tuple[float, int], ...]
     remedies: tuple[str, ...]
     norms: tuple[float, ...]
@@ -96,19 +108,23 @@ class Plan:
         marks = f"about {steps} (steps of all chains at this noise)" if steps else (
             "no ε between a sixteenth and 16 times these steps is positive and finite"
         )  # fmt: skip
-        free = [] if self.free_step_size is None else [("step size", self._step_size())]
+        of_chain = [
+            ("step size", None if self.relaxation_times is None else self._step_size()),
+            ("slowest", None if self.relaxation_times is None else self._slowest()),
+        ]
         lines = [
             ("plan", f"{self.kernel}, {self.num_steps} private steps on {self.num_records} records"
              f" of which each step sees {self.expected_batch:.4g}, {self.dim} parameters"),
+            ("verdict", f"{' and '.join(self.faults) or 'fine'}: {self._share()}"),
+            *[("remedy", remedy) for remedy in self.remedies],
             ("cost", f"ε = {rounded_up(self.epsilon)} at δ = {self.delta:.3g} ({self.relation})"),
+            ("clip norm", f"{self.clip_norm:.3g}, by which {self.clipped:.0%} of made-up records "
+             f"would be clipped; suggested {self.suggested_clip_norm:.3g}"),
+            ("bias", self._bias()),
             ("noise", f"multiplier {self.noise_multiplier:.4g}; the first step's signal is "
              f"{self.signal_to_noise:.2g} times its noise"),
-            ("clip norm", f"{self.clip_norm:.3g}; suggested {self.suggested_clip_norm:.3g} (the "
-             f"median of made-up records, of which {self.clipped:.0%} would be clipped)"),
-            *free,
+            *[(name, text) for name, text in of_chain if text],
             ("affordable", marks),
-            ("verdict", f"{self.verdict}: {self._share()}"),
-            *[("remedy", remedy) for remedy in self.remedies],
         ]  # fmt: skip
         rows = [
             fill(f"{name:<12}{text}", _WIDTH, subsequent_indent=" " * 12) for name, text in lines
@@ -124,16 +140,46 @@ class Plan:
                 f"outcome's probability by more than {most}%"
             )
         if self.verdict == "fine":
-            return f"about {self.gain:.0%} of what the data could teach is expected to come through"
+            return (
+                f"about {self.gain:.0%} of what the data could teach is expected to come through, "
+                "if they are like the model's own"
+            )
+        if self.verdict != "noisy":
+            return "what comes out is not the model's posterior, whatever the noise"
         return (
             f"from {self.gain:.0%} (records that lie like made-up ones) to {self.gain_at_best:.0%} "
             "(all along one direction) of what the data could teach may come through, or less "
             "than nothing: the result can predict worse than the prior"
         )
 
+    def _bias(self) -> str:
+        if not self.bias:
+            return "none under the model: the clip is centred"
+        sites = [
+            f"{each.site!r} by {each.typical:.2g} to {each.upper:.2g}"
+            for each in self.bias
+            if each.upper > 0
+        ]
+        if not sites:
+            return "clipping moves no site by as much as these made-up records can tell"
+        return (
+            f"clipping moves {', '.join(sites)} posterior sds (its worst coordinate, from the "
+            "median to the worst of likely truths)"
+        )
+
     def _step_size(self) -> str:
-        chosen = "a schedule" if self.step_size is None else f"{self.step_size:.3g}"
-        return f"{chosen}; the privacy noise is free up to {self.free_step_size:.3g}"
+        limits = [
+            (self.free_step_size, "the privacy noise is free up to"),
+            (self.stable_step_size, "steps are stable up to"),
+        ]
+        said = [f"{text} {size:.3g}" for size, text in limits if size is not None]
+        return "; ".join([f"{self.step_size:.3g}", *said])
+
+    def _slowest(self) -> str:
+        return (
+            f"a chain spans about {self.relaxation_times:.2g} relaxation times of its slowest "
+            "direction; below about ten the draws show its way rather than a posterior"
+        )
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the gradient norms of made-up records with the clip norms.
@@ -263,27 +309,15 @@ def plan(
 
 
 def _judged(studied: Subject) -> Plan:
-    mechanism, made_up, noise = studied.mechanism, studied.made_up, studied.noise
-    steps, clip, step = studied.num_steps, mechanism.clip_norm, studied.step_size
-    norms = np.linalg.norm(np.concatenate([made_up.at_truth, made_up.at_start], 1), axis=-1)
-    norms = norms[np.isfinite(norms)]
-    channel = Channel(
-        made_up,
-        studied.num_records,
-        clip,
-        noise,
-        steps // studied.num_chains,
-        step,
-        studied.rehearsal,
+    mechanism, made_up, clip = studied.mechanism, studied.made_up, studied.mechanism.clip_norm
+    steps, step = studied.num_steps, studied.step_size
+    norms = np.linalg.norm(
+        np.concatenate([made_up.at_truth, made_up.at_start], 1) * studied.weights, axis=-1
     )
-    gains = channel.gains()
-    gain, reached = gains.expected, None
-    # What is not fine as a quadratic needs no more rehearsing.
-    if studied.dress is not None and gain >= FINE:
-        reached = studied.dress.reached()
-        gain = min(gain, max(reached, 0.0))
-    wrong = faults(studied, channel)
-    verdict = _verdict(gain, wrong, studied.influence)
+    norms = norms[np.isfinite(norms)]
+    channel = studied.channel()
+    found = _findings(studied, channel, norms)
+    wrong, chain = found.faults(), found.chain
     epsilon = privacy_curve(studied.event(steps), studied.relation).epsilon(studied.delta)
     return Plan(
         kernel=studied.name,
@@ -296,65 +330,44 @@ def _judged(studied: Subject) -> Plan:
         noise_multiplier=mechanism.noise_multiplier,
         expected_batch=mechanism.expected_batch,
         clip_norm=clip,
-        suggested_clip_norm=float(np.median(norms)),
+        suggested_clip_norm=found.balanced,
         clipped=float(np.mean(norms > clip)),
         signal_to_noise=channel.signal_to_noise(),
-        gain=gain,
-        gain_at_best=gains.at_best,
+        gain=found.gain,
+        gain_at_best=found.gains.at_best,
         influence=studied.influence,
-        verdict=verdict,
+        bias=found.bias,
+        verdict=wrong[0] if wrong else "fine",
+        faults=wrong,
         step_size=step,
-        free_step_size=None if studied.rehearsal else 4 / noise**2,
-        affordable=_affordable(studied, epsilon),
-        remedies=() if verdict == "fine" else remedies(studied, gains, reached, norms, wrong),
+        free_step_size=_limit(studied.free_step_size),
+        stable_step_size=None if chain is None else _limit(chain.stable_size()),
+        relaxation_times=None if chain is None else chain.times(),
+        affordable=affordable(studied, epsilon),
+        remedies=found.remedies() if wrong else (),
         norms=tuple(norms.ravel().tolist()),
     )
 
 
-def _verdict(
-    gain: float, wrong: Sequence[str], influence: float
-) -> Literal["fine", "noisy", "swamped"]:
-    if influence <= _SWAMPED:
-        return "swamped"
-    # A share is measured by the way from the start; far from the prior, most of that is the prior's
-    # own pull. Nine tenths from the records take a signal of three times all noise, at which the
-    # bound is 1.
-    return "fine" if gain >= FINE and not wrong and influence >= 1 else "noisy"
+def _findings(studied: Subject, channel: Channel, norms: np.ndarray) -> Findings:
+    gains, clip = channel.gains(), studied.mechanism.clip_norm
+    # What is not fine as a quadratic needs no more rehearsing.
+    rehearsed = studied.dress is not None and gains.expected >= FINE
+    if studied.centred:
+        bias, balanced = (), float(np.median(norms))
+    else:
+        left = studied.noise / clip / math.sqrt(channel.num_steps)
+        bias, balanced = studied.bias.of_sites(clip), studied.bias.balanced(left)
+    return Findings(
+        studied=studied,
+        channel=channel,
+        gains=gains,
+        reached=studied.dress.reached() if rehearsed and studied.dress else None,
+        bias=bias,
+        balanced=balanced,
+        chain=studied.steps(channel),
+    )
 
 
-def _affordable(studied: Subject, own: float) -> tuple[tuple[float, int], ...]:
-    """About how many steps stay below some marks of ε, between a 16th and 16 times those planned.
-
-    The marks are usual ones, or multiples of the plan's own ε where fewer than two of those are
-    reached. ε is computed at five counts and interpolated in logarithms; figures are rounded down.
-    """
-    chains, counts, epsilons = studied.num_chains, [], []
-    for factor in (1 / 16, 1 / 4, 1, 4, 16):
-        count = chains * max(round(factor * studied.num_steps / chains), 1)
-        if counts and count == counts[-1]:
-            continue
-        curve = privacy_curve(studied.event(count), studied.relation, coarse=True)
-        epsilon = curve.epsilon(studied.delta)
-        # Through so much noise as makes ε zero, δ alone pays, and there is no logarithm.
-        if 0 < epsilon < math.inf:
-            counts.append(count)
-            epsilons.append(epsilon)
-    found = []
-    for mark in _marks(epsilons, own):
-        at = np.exp(np.interp(math.log(mark), np.log(epsilons), np.log(counts)))
-        found.append((mark, max(int(0.97 * at) // chains * chains, counts[0])))
-    return tuple(found)
-
-
-def _marks(epsilons: Sequence[float], own: float) -> list[float]:
-    """Marks of ε from the first to the last of some increasing ones."""
-    if not epsilons:
-        return []
-
-    def reached(marks: Iterable[float]) -> list[float]:
-        return [mark for mark in marks if epsilons[0] <= mark <= epsilons[-1]]
-
-    usual = reached(_EPSILONS)
-    if len(usual) > 1:
-        return usual
-    return reached(float(f"{multiple * own:.3g}") for multiple in _MULTIPLES)
+def _limit(size: float | None) -> float | None:
+    return size if size is not None and math.isfinite(size) else None

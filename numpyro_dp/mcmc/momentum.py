@@ -6,6 +6,7 @@ p ← (1 − f)·p + h·gradient + fresh noise, θ ← θ + h·p, with h = √η
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from jaxtyping import Array, Float
 from numpyro_dp import _validate
 from numpyro_dp.mcmc.noisy_sum import StepSize
 
-__all__ = ["check_friction", "kicked", "momentum_between", "relaxation_share"]
+__all__ = ["check_friction", "kicked", "momentum_between", "overshot", "relaxation_share"]
 
 
 def check_friction(name: str, friction: object, step_size: StepSize) -> None:
@@ -68,6 +69,15 @@ def momentum_between(
     """
     shown = (after - before) / jnp.where(pace > 0, pace, 1)
     return jnp.where(pace > 0, shown, otherwise)
+
+
+def overshot(step_size: float, curvature: float, friction: float) -> float:
+    """Variance of the positions over the target's, of steps with a momentum; inf if they run away.
+
+    The stationary law of the linear recursion: 1/(1 − h²·curvature/(4 − 2f)).
+    """
+    pull = step_size * curvature / (4 - 2 * friction)
+    return 1 / (1 - pull) if pull < 1 else math.inf
 
 
 def relaxation_share(stride: Any, friction: Any, variance: Any) -> Any:

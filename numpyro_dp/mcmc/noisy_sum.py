@@ -62,6 +62,22 @@ class Integrator(Protocol):
         """What a report should say of draws made at this noise."""
         ...
 
+    def reached(self, step_size: float, gradient_sd: float) -> float:
+        """Temperature at which the privacy noise alone would put the draws."""
+        ...
+
+    def free_step_size(self, gradient_sd: float) -> float:
+        """Longest step at which the privacy noise is no more than the noise asked for."""
+        ...
+
+    def widened(self, step_size: float, curvature: float, batches: float) -> float:
+        """Variance of the draws over the target's along a direction of this curvature.
+
+        Privacy noise apart: long steps overshoot, and mini-batches, whose gradients have a variance
+        of ``batches`` times the curvature, shake. Infinite where the steps run away.
+        """
+        ...
+
     def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
         """Share of a relaxation time that one step is, where the target has this variance.
 

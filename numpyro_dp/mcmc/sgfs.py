@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -83,6 +84,16 @@ class FisherScoring:
     def notes(self, gradient_sd: float) -> tuple[str, ...]:
         # The step shrinks where the privacy noise is large, so the temperature is always kept.
         return ()
+
+    def reached(self, step_size: float, gradient_sd: float) -> float:
+        return 0.0
+
+    def free_step_size(self, gradient_sd: float) -> float:
+        return math.inf
+
+    def widened(self, step_size: float, curvature: float, batches: float) -> float:
+        # Steps are shortened by the curvature and all noise that the kernel has learnt of.
+        return 1.0
 
     def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
         size = step_at(self.step_size, step, jnp.float32)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from numpyro_dp.mcmc.gradient import GradientKernel
-from numpyro_dp.mcmc.momentum import check_friction, kicked, relaxation_share
+from numpyro_dp.mcmc.momentum import check_friction, kicked, overshot, relaxation_share
 from numpyro_dp.mcmc.noisy_sum import StepSize, step_at
 from numpyro_dp.mcmc.notes import raised_temperature
 
@@ -74,10 +74,21 @@ class FrictionDynamics:
     def notes(self, gradient_sd: float) -> tuple[str, ...]:
         if callable(self.step_size) or gradient_sd == 0:
             return ()
-        free = (2 * self.friction * self.temperature / gradient_sd**2) ** 2
-        reached = self.step_size**0.5 * gradient_sd**2 / (2 * self.friction)
+        reached = self.reached(self.step_size, gradient_sd)
+        free = self.free_step_size(gradient_sd)
         remedy = f"A step_size of at most {free:.3g} at this friction, or more friction,"
         return raised_temperature(reached, self.temperature, remedy)
+
+    def reached(self, step_size: float, gradient_sd: float) -> float:
+        return step_size**0.5 * gradient_sd**2 / (2 * self.friction)
+
+    def free_step_size(self, gradient_sd: float) -> float:
+        return (2 * self.friction * self.temperature / gradient_sd**2) ** 2
+
+    def widened(self, step_size: float, curvature: float, batches: float) -> float:
+        lost = min(step_size**0.5 * self.friction, 1.0)
+        shaken = 1 + step_size * curvature * batches / (2 * lost)
+        return shaken * overshot(step_size, curvature, lost)
 
     def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
         stride = jnp.sqrt(step_at(self.step_size, step, jnp.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,9 +58,19 @@ class Langevin:
     def notes(self, gradient_sd: float) -> tuple[str, ...]:
         if callable(self.step_size) or gradient_sd == 0:
             return ()
-        free = 4 * self.temperature / gradient_sd**2
-        reached = self.step_size * gradient_sd**2 / 4
-        return raised_temperature(reached, self.temperature, f"A step_size of at most {free:.3g}")
+        reached = self.reached(self.step_size, gradient_sd)
+        remedy = f"A step_size of at most {self.free_step_size(gradient_sd):.3g}"
+        return raised_temperature(reached, self.temperature, remedy)
+
+    def reached(self, step_size: float, gradient_sd: float) -> float:
+        return step_size * gradient_sd**2 / 4
+
+    def free_step_size(self, gradient_sd: float) -> float:
+        return 4 * self.temperature / gradient_sd**2
+
+    def widened(self, step_size: float, curvature: float, batches: float) -> float:
+        pull = step_size * curvature / 4
+        return (1 + pull * batches) / (1 - pull) if pull < 1 else math.inf
 
     def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
         return jnp.minimum(step_at(self.step_size, step, jnp.float32) / (2 * variance), 1)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from numpyro_dp.mcmc.gradient import GradientKernel
-from numpyro_dp.mcmc.momentum import check_friction, kicked, relaxation_share
+from numpyro_dp.mcmc.momentum import check_friction, kicked, overshot, relaxation_share
 from numpyro_dp.mcmc.noisy_sum import StepSize, step_at
 from numpyro_dp.mcmc.notes import raised_temperature
 
@@ -94,9 +94,9 @@ class Thermostat:
     def notes(self, gradient_sd: float) -> tuple[str, ...]:
         if callable(self.step_size) or gradient_sd == 0:
             return ()
-        reached = self.step_size * gradient_sd**2 / 2
-        free = 2 * self.temperature / gradient_sd**2
-        hot = raised_temperature(reached, self.temperature, f"A step_size of at most {free:.3g}")
+        reached = self.reached(self.step_size, gradient_sd)
+        remedy = f"A step_size of at most {self.free_step_size(gradient_sd):.3g}"
+        hot = raised_temperature(reached, self.temperature, remedy)
         answering = self.step_size**0.5 * gradient_sd**2 / (2 * self.temperature)
         if hot or answering <= self.diffusion * (1 + 1e-9):
             return hot
@@ -105,6 +105,16 @@ class Thermostat:
             f"thermostat answers it with a friction of about {answering:.3g}, which keeps the "
             "temperature once it has settled, and the chain moves more slowly for it.",
         )
+
+    def reached(self, step_size: float, gradient_sd: float) -> float:
+        return step_size * gradient_sd**2 / 2
+
+    def free_step_size(self, gradient_sd: float) -> float:
+        return 2 * self.temperature / gradient_sd**2
+
+    def widened(self, step_size: float, curvature: float, batches: float) -> float:
+        # The thermostat answers what batches shake.
+        return overshot(step_size, curvature, min(step_size**0.5 * self.diffusion, 1.0))
 
     def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
         stride = jnp.sqrt(step_at(self.step_size, step, jnp.float32))

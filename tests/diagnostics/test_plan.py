@@ -15,9 +15,10 @@ from scipy import stats
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve, rounded_up
-from numpyro_dp.diagnostics.channel import Channel
+from numpyro_dp.diagnostics.affordable import _marks
+from numpyro_dp.diagnostics.channel import Channel, Gains
 from numpyro_dp.diagnostics.made_up import MadeUp
-from numpyro_dp.diagnostics.plan import _marks, _verdict
+from numpyro_dp.diagnostics.remedies import Findings
 from numpyro_dp.diagnostics.subject import Subject
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model import private_model
@@ -118,7 +119,7 @@ def test_a_budget_takes_the_place_of_the_kernels_own():
 def test_gradients_of_made_up_records_are_those_of_the_model(found):
     """‖gradient‖ = |σ(xw) − y|·‖x‖ with x in (0.1, 0.9) or 0 and 1, so between these bounds."""
     assert max(found.norms) <= np.sqrt(DIM)
-    assert 0.1 < found.suggested_clip_norm < 1.0
+    assert 0.1 < found.suggested_clip_norm < np.sqrt(DIM)
     share = np.mean(np.array(found.norms) > 1.0)
     assert found.clipped == pytest.approx(share)
 
@@ -181,10 +182,17 @@ def test_influence_bounds_the_distance_to_a_run_without_records(rate, noise):
     assert bound(steps=8, curvature=mechanism) == bound(steps=9)
 
 
+def faults(influence, clipped=0.0):
+    run: Any = SimpleNamespace(influence=influence, centred=False, curvature=None, step_size=None)
+    way: Any = SimpleNamespace(clipped_at_truth=lambda: clipped)
+    return Findings(run, way, Gains(0.95, 1.0, 1.0, 1.0, 0.0), None, (), 1.0, None).faults()
+
+
 def test_what_the_records_cannot_have_taught_is_not_called_fine():
-    assert _verdict(0.95, [], 1.0) == "fine"
-    assert _verdict(0.95, [], 0.99) == _verdict(0.95, ["a fault"], 1.0) == "noisy"
-    assert _verdict(0.95, [], 0.1) == "swamped"
+    assert faults(1.0) == ()
+    assert faults(0.99) == ("noisy",)
+    assert faults(0.99, clipped=0.6) == ("biased", "noisy")
+    assert faults(0.1) == ("swamped",)
 
 
 def channel(gradients, **options):
@@ -263,8 +271,8 @@ def test_more_records_mend():
     assert plenty.verdict == "fine"
     assert plenty.remedies == ()
     tight = ndp.plan(kernel(step_size=1e-4, batch_size=2000, clip_norm=0.05), *many, num_steps=1000)
-    assert tight.verdict == "noisy"
-    assert "larger clip_norm" in tight.remedies[1]
+    assert tight.faults == ("biased", "noisy")
+    assert "clipping moves 'w'" in tight.remedies[0]
 
 
 def test_a_long_step_spreads_the_draws(found):
