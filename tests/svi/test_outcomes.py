@@ -117,7 +117,7 @@ def test_several_outcomes_and_summed_latents_are_drawn_together(particles):
     args = np.zeros(30, np.float32), np.zeros((30, 2), np.float32)
     loss = numpyro.infer.Trace_ELBO(num_particles=particles)
     made = ndp.DPSVI(
-        two, AutoDelta(two), optax.sgd(1e-3), loss, clip_norm=0.1, noise_multiplier=1.0,
+        two, AutoDelta(two), optax.sgd(1e-3), loss, clip_norm=5.0, noise_multiplier=1.0,
         clip="centred",
     )  # fmt: skip
     found = vectors(made, args)(args, random.split(random.key(3), particles))
