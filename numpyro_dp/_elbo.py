@@ -117,7 +117,7 @@ def trace_bound(pair: Pair, private_size: bool) -> Bound:
         term=_term(pair, values),
     )
     for program in (bound.latent, bound.deterministics, bound.prior, bound.guide, bound.term):
-        require_no_closure(program, pair.layout, pair.num_records, guided=True)
+        require_no_closure(program, pair.layout, pair.num_records)
     require_own_gradient(bound.term, pair.layout, pair.num_records, len(jax.tree.leaves(values)))
     return bound
 
@@ -160,7 +160,7 @@ def _parameters(pair: Pair, rows: int) -> tuple[Program, dict[str, Any]]:
                 "record's part of the guide from the record by shared parameters (an amortised "
                 "guide), or marginalise its latents"
             )
-    require_no_closure(_every(program), pair.layout, pair.num_records, guided=True)
+    require_no_closure(_every(program), pair.layout, pair.num_records)
     return program, supports
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -119,7 +120,9 @@ def prepare(
     guide.prototype_trace = None
 
 
-def require_public_start(guide: Callable[..., Any], layout: Layout, num_records: int) -> None:
+def require_public_start(
+    guide: Callable[..., Any], layout: Layout, num_records: int, records: Sequence[Any] = ()
+) -> None:
     """Refuse a guide whose code names the records: a fit would start at them.
 
     Asked before every run, since the guide runs in each, and its globals may have changed.
@@ -128,19 +131,16 @@ def require_public_start(guide: Callable[..., Any], layout: Layout, num_records:
         guide: any callable; of an autoguide its model and ``init_loc_fn`` are read as well.
         layout: the model's arguments, some of them declared public.
         num_records: number of records.
+        records: the record arguments as they were given.
 
     Raises:
         UnsupportedModelError: with the array's name and the remedy.
     """
-    require_handed(guide, layout, num_records, whose="the guide")
+    read = partial(require_handed, layout=layout, num_records=num_records, arrays=records)
+    read(guide, whose="the guide")
     if not isinstance(guide, autoguide.AutoGuide):
         return
     own = guide.model.model if isinstance(guide.model, _WithoutRecords) else guide.model
-    require_handed(own, layout, num_records, whose="the autoguide's model")
-    require_handed(
-        guide.init_loc_fn,
-        layout,
-        num_records,
-        whose="init_loc_fn=",
-        remedy="It has to be free of data: compute it from public numbers alone",
-    )
+    read(own, whose="the autoguide's model")
+    remedy = "It has to be free of data: compute it from public numbers alone"
+    read(guide.init_loc_fn, whose="init_loc_fn=", remedy=remedy)

@@ -1,49 +1,46 @@
-"""Arrays that a caller's code names without being handed them.
+"""A lint for the likeliest mistake: code that names the records instead of taking its arguments.
 
 A trace shows an array that enters the model's arithmetic. It cannot show a number that NumPy made
-of one before: ``x.mean()`` of a global ``x`` is a plain constant by then. So the code is read too.
+of one before: ``x.mean()`` of a global ``x`` is a plain constant by then. So the code is read too,
+by name and shape alone. No claim rests on it; docs/limitations.md says what it does not see.
 """
 
 import contextlib
-import dis
 import functools
 import inspect
 import sys
+import warnings
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Number
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-import jax
+import numpy as np
+from numpyro.distributions import Distribution
 from numpyro.primitives import Messenger
 
+from numpyro_dp._loads import Loads, loads
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.records import FixedLeaf, Layout
 
 __all__ = ["require_arguments_handed", "require_handed"]
 
-_BY_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
-_BY_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 # Their objects hold made-up records: an autoguide keeps a trace of them.
 _OURS = frozenset({"numpyro", "numpyro_dp"})
-# Their code names nothing of the caller's: only what they were handed, and hold, is looked for.
-_LIBRARIES = (
-    _OURS
-    | sys.stdlib_module_names
-    | {"jax", "jaxlib", "jaxtyping", "numpy", "scipy", "optax", "chex", "flax", "haiku", "equinox"}
+# Their objects hold what they were handed, such as an optimiser's schedule.
+_OTHERS = frozenset(
+    {"jax", "jaxlib", "jaxtyping", "numpy", "scipy", "optax", "chex", "flax", "haiku", "equinox"}
     | {"funsor", "dp_accounting", "pandas", "xarray", "sklearn", "arviz", "matplotlib"}
-) - {"__main__"}
-_FUNCTIONS = (FunctionType, MethodType, functools.partial, property, staticmethod, classmethod)
-# What a handler calls, which is read by itself, and what it has seen of earlier runs.
-_NOT_OPTIONS = ("fn", "trace", "__wrapped__")
+    | {"pytest", "_pytest"}
+)
+# Their code names nothing of the caller's.
+_LIBRARIES = (_OURS | _OTHERS | sys.stdlib_module_names) - {"__main__"}
 _PLAIN = (Number, str, bytes, type(None))
 _LISTS = (dict, list, tuple, set, frozenset, deque, array)
-# What runs where an object's elements or its number are asked for.
-_OPERATORS = ("__getitem__", "__iter__", "__len__", "__array__", "__float__")
-# What runs when an object of a class is made, or called.
-_WHEN_MADE = ("__new__", "__init__", "__post_init__", "__call__")
+# What runs where an object is called, or its elements are asked for; and where it is made.
+_OF_OBJECTS, _OF_CLASSES = frozenset({"__call__", "__getitem__"}), frozenset({"__init__"})
 _MODEL_REMEDY = (
     "Make it an argument of the model (wrapped in `numpyro_dp.public` if it holds nothing private)"
 )
@@ -55,216 +52,176 @@ def require_handed(
     function: Callable[..., Any],
     layout: Layout,
     num_records: int,
+    arrays: Sequence[Any] = (),
     *,
     whose: str = "the model",
     remedy: str = _MODEL_REMEDY,
-) -> None:
-    """Refuse code that names an array that may hold records, unless that is public.
+) -> bool:
+    """Refuse code that names an array of one entry per record, or memory of a record argument.
 
-    What may is told by shape: see :meth:`~numpyro_dp.records.Layout.resembles_records`.
-
-    Looked at are the code's globals, closures and default arguments, what a ``partial`` binds and a
-    handler holds, attributes (of the object whose method is called, and of objects, classes and
-    modules that the code names), lists, sets and tables; and by the same rule the functions found
-    there. Of a library's code, such as an optimiser, only what it was handed is read. What code
-    finds by other ways (a file, a name put together at run time) stays unseen.
+    A longer one only gets a warning, and one that is a public argument too is taken. Looked at are
+    a function's globals, closures and default arguments, what a ``partial`` binds and a handler
+    holds, attributes of objects, and the functions found there; of a library's code, only what it
+    was handed. What is named for its ``shape``, ``ndim``, ``dtype``, ``columns`` or ``len`` alone
+    passes, unless the number of records is private.
 
     Args:
         function: a model, a guide or another function of the caller's.
         layout: the model's arguments, some of them declared public.
         num_records: number of records.
+        arrays: the record arguments, where they are at hand.
         whose: what to call the function in a message.
         remedy: what to do about it.
+
+    Returns:
+        Whether something was warned of.
 
     Raises:
         UnsupportedModelError: with the array's name and the remedy.
     """
-    public = [array.shape for array in layout.public_arrays()]
-    for name, shape, words in _shapes(function):
-        if shape in public:
+    # A length tells the number of records where that is private.
+    by_shape = layout.tells_length(num_records)
+    warned: set[str] = set()
+    for name, value in _named(function, by_shape):
+        shape = _shape(value)
+        if shape is None:
             continue
-        # A vocabulary may well be longer than the table of records.
-        if num_records in shape if words else layout.resembles_records(shape, num_records):
-            # Without the shape: where the number of records is private, it may tell it.
+        theirs = num_records in shape or any(_shares_memory(value, each) for each in arrays)
+        if not (theirs or layout.is_longer(shape)) or layout.is_public(value):
+            continue
+        # Without the shape: where the number of records is private, it may tell it.
+        told = f"the code of {whose} names `{name}`, which may hold records and is no argument: "
+        if theirs:
             raise UnsupportedModelError(
-                f"the code of {whose} names `{name}`, which by its shape may hold records and is "
-                "no argument: whatever is computed from it in there would be unprotected. "
-                f"{remedy}"
+                f"{told}whatever is computed from it in there would be unprotected. {remedy}"
             )
+        if name not in warned:
+            warned.add(name)
+            warnings.warn(f"{told}if it does, they are unprotected. {remedy}", stacklevel=2)
+    return bool(warned)
 
 
-def require_arguments_handed(layout: Layout, num_records: int) -> None:
+def require_arguments_handed(layout: Layout, num_records: int, arrays: Sequence[Any] = ()) -> None:
     """Read the functions among a model's arguments, unless they are declared public.
 
     Args:
         layout: the model's arguments.
         num_records: number of records.
+        arrays: the record arguments, where they are at hand.
 
     Raises:
         UnsupportedModelError: as :func:`require_handed`.
     """
     for leaf in layout.leaves:
         if isinstance(leaf, FixedLeaf) and not leaf.declared and callable(leaf.value):
-            require_handed(leaf.value, layout, num_records, whose=f"argument `{leaf.name}`")
+            whose = f"argument `{leaf.name}`"
+            require_handed(leaf.value, layout, num_records, arrays, whose=whose)
 
 
-def _shapes(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-    """Shapes of all arrays and lists that a function reaches by name; whether they hold words."""
-    waiting: list[Any] = [function]
-    seen: set[Any] = set()
-    # Kept, so that none made on the way gets the address of one that is gone.
-    met: dict[int, Any] = {}
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Shape of an array or table; length of a list, unless of code."""
+    if isinstance(value, _LISTS):
+        elements = value.values() if isinstance(value, dict) else value
+        return None if any(map(callable, elements)) else (len(value),)
+    # Asking may be an error of the object's own.
+    with contextlib.suppress(Exception):
+        if isinstance(shape := getattr(value, "shape", None), tuple):
+            return shape
+    return None
+
+
+def _shares_memory(value: Any, record: Any) -> bool:
+    """Whether two arrays, or a table and an array, are views of the same memory."""
+    if _of(frozenset({"pandas"}), type(value).__module__):
+        columns = dict(value.items()).values() if value.ndim == 2 else [value]
+        return any(_shares_memory(column.values, record) for column in columns)
+    both = isinstance(value, np.ndarray) and isinstance(record, np.ndarray)
+    return value is record or (both and np.may_share_memory(_whole(value), _whole(record)))
+
+
+def _whole(array: np.ndarray) -> np.ndarray:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _named(function: Any, by_shape: bool) -> Iterator[Named]:
+    """Everything that a function reaches by name, other than for its shape alone."""
+    waiting: list[tuple[Named, frozenset[str]]] = [(("", function), frozenset())]
+    # With what they are of, lest what was made on the way give its address to something else.
+    seen: dict[tuple[int, int, frozenset[str]], Any] = {}
     while waiting:
-        given = waiting.pop()
-        if id(given) in met:
+        (name, value), attributes = waiting.pop()
+        owner, plain = None, value
+        if isinstance(value, MethodType):
+            owner, plain = value.__self__, value.__func__
+        key = id(plain), id(owner), attributes
+        if isinstance(value, _PLAIN) or key in seen:
             continue
-        met[id(given)] = given
-        plain, held = _innermost(given)
-        code, owner = _method(plain)
-        attributes: list[str] = []
-        if code is not None and (code, id(owner)) not in seen:
-            seen.add((code, id(owner)))
-            held += _cells(code)
-            if not _of(_LIBRARIES, code.__globals__.get("__name__", "")):
-                attributes = _loaded(code.__code__, _BY_ATTRIBUTE)
-                held += [*_defaults(code), *_globals(code), *_attributes(owner, attributes)]
-            elif not _of(_OURS, code.__globals__.get("__name__", "")):
-                held += getattr(owner, "__dict__", {}).items()
-        for name, value in _parts(held, attributes):
-            if _method(_innermost(value)[0])[0] is not None or isinstance(value, _FUNCTIONS):
-                waiting.append(value)
-            shape = _asked(value, "shape")
-            if isinstance(shape, tuple):
-                yield name, shape, getattr(_asked(value, "dtype"), "kind", "") in ("S", "U")
-            elif isinstance(value, _LISTS):
-                elements = list(value.values() if isinstance(value, dict) else value)
-                words = all(isinstance(element, (str, bytes)) for element in elements)
-                yield name, (len(elements),) if _rows(elements) else (), words
-
-
-def _rows(elements: list[Any]) -> bool:
-    """Whether each element of a list may be a record: a value, some values, an array, an object."""
-    return not any(callable(each) or isinstance(each, ModuleType) for each in elements)
-
-
-def _innermost(function: Any) -> tuple[Any, list[Named]]:
-    """What wrappers, handlers and partials call in the end, and what these hold besides."""
-    held: list[Named] = []
-    seen: list[Any] = []
-    while not any(function is each for each in seen):
-        seen.append(function)
-        if isinstance(function, functools.partial):
-            held += [(f"argument {place}", value) for place, value in enumerate(function.args)]
-            held += function.keywords.items()
-            function = function.func
-        elif isinstance(function, Messenger):
-            # Before its `__wrapped__`, which leaves out what the handler does.
-            held += ((k, v) for k, v in vars(function).items() if k not in _NOT_OPTIONS)
-            function = function.fn
-        elif isinstance(function, property):
-            function = function.fget
-        elif isinstance(function, (staticmethod, classmethod)):
-            function = function.__func__
+        seen[key] = value
+        if name:
+            yield name, value
+        if isinstance(plain, FunctionType):
+            found = loads(plain.__code__, by_shape)
+            attributes = found.attributes
+            inside = [*_of_function(plain, found), *_attributes(owner, attributes)]
         else:
-            # As it is stored: an object that makes up attributes would make up this one for ever.
-            function = inspect.getattr_static(function, "__wrapped__", function)
-    return function, held
+            inside = _held(name, value, attributes)
+        waiting += [(each, attributes) for each in inside]
 
 
-def _method(called: Any) -> tuple[FunctionType | None, Any]:
-    """A function and the object it is a method of, if it is written in Python."""
-    if not isinstance(called, (FunctionType, MethodType)):
-        called = _asked(called, "__call__")
-    function, owner = called, None
-    if isinstance(called, MethodType):
-        function, owner = called.__func__, called.__self__
-    return (function, owner) if isinstance(function, FunctionType) else (None, None)
-
-
-def _asked(value: Any, name: str) -> Any:
-    """An attribute, or ``None`` where asking for it is an error of the object's own."""
-    try:
-        return getattr(value, name, None)
-    except Exception:
-        return None
-
-
-def _of(libraries: Iterable[str], module: Any) -> bool:
-    return str(module).partition(".")[0] in libraries
-
-
-def _parts(named: list[Named], attributes: list[str]) -> Iterator[Named]:
-    """Each value, what lists and trees hold, and the attributes of objects and classes."""
-    waiting = list(named)
-    seen: dict[int, Any] = {}
-    while waiting:
-        name, value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        yield name, value
-        if isinstance(value, _LISTS):
-            # By hand: of keys that do not sort JAX makes an error, of a cycle no end.
-            elements = value.values() if isinstance(value, dict) else value
-            waiting += [(name, part) for part in elements if not isinstance(part, _PLAIN)]
-        elif isinstance(value, type):
-            if not _of(_LIBRARIES, value.__module__):
-                waiting += _attributes(value, [*_WHEN_MADE, *attributes])
-        elif not isinstance(value, _PLAIN) and not isinstance(_asked(value, "shape"), tuple):
-            waiting += _attributes(value, [*attributes, *_OPERATORS])
-            waiting += [(name, leaf) for leaf in _leaves(value)]
-
-
-def _leaves(value: Any) -> list[Any]:
-    """What a table of any kind (a file of arrays, say), or a tree that JAX knows, holds."""
-    try:
-        if isinstance(value, Mapping):
-            return list(value.values())
-        # Not asked for elements: JAX warns of iterators.
-        return jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, Iterator))
-    except Exception:
-        # Of one with keys that do not sort, say.
-        return list(getattr(value, "__dict__", {}).values())
-
-
-def _cells(function: FunctionType) -> Iterator[Named]:
-    names, cells = function.__code__.co_freevars, function.__closure__ or ()
-    for name, cell in zip(names, cells, strict=True):
+def _of_function(function: FunctionType, found: Loads) -> Iterator[Named]:
+    """What the names of a function stand for; of a library's, all that it closes over."""
+    library = _of(_LIBRARIES, function.__globals__.get("__name__"))
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         # A cell is empty while its function is still being defined.
         with contextlib.suppress(ValueError):
-            yield name, cell.cell_contents
+            if library or name in found.cells:
+                yield name, cell.cell_contents
+    if not library:
+        yield from ((n, function.__globals__.get(n)) for n in sorted(found.variables))
+        parameters = inspect.signature(function, follow_wrapped=False).parameters
+        named = (found.parameters | found.cells) & {*parameters}
+        yield from ((name, parameters[name].default) for name in sorted(named))
+    # What a decorator keeps.
+    yield "", getattr(function, "__wrapped__", None)
 
 
-def _defaults(function: FunctionType) -> Iterator[Named]:
-    code, defaults = function.__code__, function.__defaults__ or ()
-    parameters = code.co_varnames[: code.co_argcount]
-    yield from zip(parameters[len(parameters) - len(defaults) :], defaults, strict=True)
-    yield from (function.__kwdefaults__ or {}).items()
+def _held(name: str, value: Any, attributes: frozenset[str]) -> Iterator[Named]:
+    """What any other value holds, or calls."""
+    if isinstance(value, functools.partial):
+        yield "", value.func
+        yield from ((f"argument {place}", each) for place, each in enumerate(value.args))
+        yield from value.keywords.items()
+    elif isinstance(value, _LISTS):
+        yield from ((name, each) for each in (value.values() if isinstance(value, dict) else value))
+    elif isinstance(value, Messenger):
+        # Not what a handler has seen of earlier runs.
+        yield from ((k, v) for k, v in vars(value).items() if k not in ("trace", "__wrapped__"))
+    elif isinstance(value, Distribution):
+        yield from ((name, each) for each in vars(value).values())
+    elif _shape(value) is None:
+        run = _OF_CLASSES if isinstance(value, type) else _OF_OBJECTS
+        yield from _attributes(value, attributes | run)
 
 
-def _globals(function: FunctionType) -> Iterator[Named]:
-    for name in _loaded(function.__code__, _BY_GLOBAL):
-        if name in function.__globals__:
-            yield name, function.__globals__[name]
-
-
-def _attributes(owner: Any, names: list[str]) -> Iterator[Named]:
-    if owner is None or isinstance(owner, FunctionType):
-        return
-    for name in names:
-        # Found without running a property, which is read like the method it is.
+def _attributes(owner: Any, names: frozenset[str]) -> Iterator[Named]:
+    """Attributes of an object, a class or a module, and what it wraps; of a library's, its data."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    module = owner.__name__ if isinstance(owner, ModuleType) else kind.__module__
+    stored = getattr(owner, "__dict__", {})
+    if _of(_LIBRARIES, module):
+        data = frozenset() if isinstance(owner, (type, ModuleType)) else frozenset(stored)
+        names = data if _of(_OTHERS, module) else data & names
+    for name in sorted(names | {"__wrapped__"}):
+        # As it is stored: no property is run, and none is made up.
         value = inspect.getattr_static(owner, name, None)
-        if isinstance(value, property):
-            value = value.fget
-        if isinstance(value, FunctionType) and name not in getattr(owner, "__dict__", {}):
+        if isinstance(value, (property, staticmethod, classmethod)):
+            value = value.fget if isinstance(value, property) else value.__func__
+        if isinstance(value, FunctionType) and name not in stored:
             value = MethodType(value, owner)
-        yield name, value
+        yield ("" if name == "__wrapped__" else name), value
 
 
-def _loaded(code: CodeType, by: tuple[str, ...]) -> list[str]:
-    """Names that a function, or one defined inside of it, loads in one of some ways."""
-    names = {step.argval for step in dis.get_instructions(code) if step.opname in by}
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            names.update(_loaded(inner, by))
-    return sorted(names)
+def _of(libraries: frozenset[str], module: Any) -> bool:
+    return str(module).partition(".")[0] in libraries

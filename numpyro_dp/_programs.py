@@ -1,6 +1,6 @@
 """The traced programs of a private model, judged: what reads a record, and what may not."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -282,37 +282,29 @@ def _require_own(derivative: Program, layout: Layout, num_records: int) -> None:
     require_no_closure(pruned, layout, num_records)
 
 
-def require_no_closure(
-    pruned: Pruned, layout: Layout, num_records: int, *, guided: bool = False
-) -> None:
-    """Refuse an array constant with rows for all records, unless it is public.
-
-    Smaller tables are told by name, where the code is read: a program may have some of its own.
+def require_no_closure(pruned: Pruned, layout: Layout, num_records: int) -> None:
+    """Refuse an array constant with one entry for each record, unless it is public.
 
     Args:
         pruned: a program of the model.
         layout: the model's arguments.
         num_records: number of records.
-        guided: with a guide inside, whose network has tables of any length, such as masks: only
-            one row for each record is refused.
 
     Raises:
         UnsupportedModelError: with the array's shape and the remedy.
     """
     for constant in constants(pruned.jaxpr, pruned.consts):
-        shape = np.shape(constant)
-        told = num_records in shape if guided else layout.has_rows_for_all(shape, num_records)
-        if told and not _is_public(constant, layout):
+        if num_records in np.shape(constant) and not layout.is_public(constant):
             raise UnsupportedModelError(
-                f"the model closes over an array {shape}, which by its shape may hold records: "
-                "pass it as an argument (wrapped in `numpyro_dp.public` if it holds nothing "
-                "private)"
+                f"the model closes over an array {np.shape(constant)}, which by its shape may hold "
+                "records: pass it as an argument (wrapped in `numpyro_dp.public` if it holds "
+                "nothing private)"
             )
 
 
-def _is_public(constant: Any, layout: Layout) -> bool:
-    candidates: Sequence[np.ndarray] = [
-        a for a in layout.public_arrays() if a.shape == np.shape(constant)
-    ]
-    value = np.asarray(constant)
-    return any(np.array_equal(a.astype(value.dtype), value) for a in candidates)
+def holds_longer(pruned: Pruned, layout: Layout) -> bool:
+    """Whether a program has an array constant longer than the records that is not public."""
+    return any(
+        layout.is_longer(np.shape(constant)) and not layout.is_public(constant)
+        for constant in constants(pruned.jaxpr, pruned.consts)
+    )

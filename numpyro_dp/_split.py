@@ -11,7 +11,6 @@ from numpyro.infer import init_to_uniform
 from numpyro_dp._additive import Subject, require_additive
 from numpyro_dp._causes import with_causes
 from numpyro_dp._idle import without_idle_params
-from numpyro_dp._named import require_arguments_handed, require_handed
 from numpyro_dp._plate import RowRun
 from numpyro_dp._programs import (
     GlobalPrograms,
@@ -101,9 +100,6 @@ def _parts(spec: Spec, structure: Structure) -> Parts:
     term = rows_program(run, layout, programs.constrained, 1)
     require_no_closure(term, layout, num_records)
     require_own_gradient(term, layout, num_records, len(jax.tree.leaves(programs.constrained)))
-    if spec.num_records is not None or not spec.private_size:
-        require_handed(model, layout, num_records)
-        require_arguments_handed(layout, num_records)
     return Parts(plate, num_records, structure, programs, term)
 
 

@@ -19,6 +19,7 @@ from numpyro.infer import init_to_uniform
 from numpyro_dp._initial import draw_position, initial_program
 from numpyro_dp._made_up import dummy_records
 from numpyro_dp._named import require_arguments_handed, require_handed
+from numpyro_dp._programs import holds_longer
 from numpyro_dp._split import Parts, Spec, check_additive, split
 from numpyro_dp._structure import quoted
 from numpyro_dp._unnumbered import unnumbered
@@ -60,9 +61,9 @@ class PrivateModel:
     Privacy:
         ``log_prior``, ``constrain``, ``deterministics`` and ``init`` provably read no record.
         ``record_log_likelihood`` reads one. What is wrapped in ``public``, Python numbers and
-        everything the model takes from elsewhere than its arguments is *not* protected. Arrays of
-        one entry per record are caught there, in the trace or where the code names them; numbers
-        computed from data before are not.
+        everything the model takes from elsewhere than its arguments is *not* protected. A lint
+        refuses arrays of one entry per record there, in the trace or where the code names them,
+        and warns of longer ones; numbers computed from data before it cannot see.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -99,6 +100,7 @@ class PrivateModel:
     ) -> None:
         spec = _specify(model, model_args, model_kwargs, data_plate, private_size)
         self._fill(spec, check=check)
+        self._read(model_args, model_kwargs)
 
     def _fill(self, spec: Spec, *, check: bool) -> None:
         parts = split(spec)
@@ -121,6 +123,24 @@ class PrivateModel:
                 f"deterministic site(s) {quoted(self.dropped_deterministics)} depend on the "
                 "records and are not part of the private posterior; compute them with "
                 "`Predictive` on public inputs",
+                stacklevel=3,
+            )
+
+    def _read(self, model_args: Sequence[Any], model_kwargs: Mapping[str, Any] | None) -> None:
+        """Read the code of the model, and of functions among its arguments."""
+        spec, records = self._spec, read_arguments(self._spec.model, model_args, model_kwargs)[1]
+        warned = require_handed(spec.model, spec.layout, self.num_records, records)
+        require_arguments_handed(spec.layout, self.num_records, records)
+        programs = (
+            self._parts.programs.log_prior,
+            self._parts.programs.constrain,
+            self._parts.term,
+        )
+        if not warned and any(holds_longer(program, spec.layout) for program in programs):
+            warnings.warn(
+                "the model closes over an array that may hold records: if it does, they are "
+                "unprotected. Pass it as an argument (wrapped in `numpyro_dp.public` if it holds "
+                "nothing private)",
                 stacklevel=3,
             )
 
@@ -253,21 +273,25 @@ class PrivateModel:
         (value,) = self._parts.term([*jax.tree.leaves(constrained), *leaves])
         return value
 
-    def require_handed(self, name: str, function: Callable[..., Any]) -> None:
+    def require_handed(
+        self, name: str, function: Callable[..., Any], records: Sequence[Any] = ()
+    ) -> None:
         """Refuse a function of the caller's, other than the model, whose code names the records.
 
         Args:
             name: the function's name in a message.
             function: an option such as a schedule or a bound, which has to be free of data.
+            records: the record arguments as they were given, where they are at hand.
 
         Raises:
-            UnsupportedModelError: when the code names an array that by its shape may hold records
-                and is not declared public.
+            UnsupportedModelError: when the code names an array with one entry for each record, or
+                of a record argument's memory, that is not declared public.
         """
         require_handed(
             function,
             self._spec.layout,
             self.num_records,
+            records,
             whose=f"{name}=",
             remedy="It has to be free of data: compute it from public numbers alone",
         )
@@ -313,8 +337,7 @@ def private_model(
     spec = _specify(model, model_args, model_kwargs, data_plate, private_size)
     built = _cached(spec, check)
     # Starting positions run the model again, and its globals may have changed since it was judged.
-    require_handed(model, spec.layout, built.num_records)
-    require_arguments_handed(spec.layout, built.num_records)
+    built._read(model_args, model_kwargs)
     return built
 
 
@@ -354,7 +377,11 @@ def _rebuild(
     with warnings.catch_warnings():
         # Whoever built it has seen them.
         warnings.simplefilter("ignore", UserWarning)
-        return _cached(Spec(model, layout, data_plate, private_size, x64), False)
+        built = _cached(Spec(model, layout, data_plate, private_size, x64), False)
+        if not private_size:
+            require_handed(model, layout, built.num_records)
+            require_arguments_handed(layout, built.num_records)
+        return built
 
 
 def _x64() -> bool:

@@ -27,8 +27,6 @@ _STATIC_TYPES = (bool, int, float, complex, str, bytes)
 # Rows in the place of a private number of records: a prime, hardly the length of another axis. What
 # is traced on them must be the same on few, too.
 _PUBLIC_ROWS, _FEW_ROWS = 1_009, 3
-# Fewer rows may well be knots or coefficients.
-_TABLE = 10
 Token: TypeAlias = tuple[Any, ...]
 
 # Bytes: from where on pages matter (NumPy asks for large ones from 2^22), and what a buffer must
@@ -130,26 +128,25 @@ class Layout:
                     if isinstance(part, (np.ndarray, jax.Array)) and _is_numeric(part):
                         yield np.asarray(part)
 
-    def has_rows_for_all(self, shape: tuple[int, ...], num_records: int) -> bool:
-        """Tell whether an array has an axis of one entry for each record, or a longer one.
+    def is_public(self, value: Any) -> bool:
+        """Tell whether an array or object was declared public too: itself, or equal values."""
+        declared = [x.value for x in self.leaves if isinstance(x, FixedLeaf) and x.declared]
+        if any(part is value for part in (*declared, *jax.tree.leaves(declared))):
+            return True
+        alike = [a for a in self.public_arrays() if a.shape == getattr(value, "shape", None)]
+        return any(np.array_equal(a.astype(value.dtype), np.asarray(value)) for a in alike)
 
-        A longer one, which is no other axis of an argument, may be the records before some were
-        left out.
+    def tells_length(self, num_records: int) -> bool:
+        """Tell whether the number of records is public, and stands in the arrays' shapes."""
+        return self.arrays[0].shape[0] == num_records != _PUBLIC_ROWS
+
+    def is_longer(self, shape: tuple[int, ...]) -> bool:
+        """Tell whether an array has an axis longer than the records, as no argument's other axis.
+
+        It may be the records before some were left out.
         """
         others = {length for leaf in self.arrays for length in leaf.shape[1:]}
-        longer = any(n > self.arrays[0].shape[0] and n not in others for n in shape)
-        return num_records in shape or longer
-
-    def resembles_records(self, shape: tuple[int, ...], num_records: int) -> bool:
-        """Tell whether an array that is no argument might hold records, by its shape.
-
-        It might with rows for all, or as a table with the columns of an argument: the records that
-        were left out. One column of few entries looks like anything.
-        """
-        columns = shape[1:]
-        like = any(columns == leaf.shape[1:] for leaf in self.arrays) and len(columns) > 0
-        table = like and shape[0] >= _TABLE and shape[0] > max(columns)
-        return table or self.has_rows_for_all(shape, num_records)
+        return any(n > self.arrays[0].shape[0] and n not in others for n in shape)
 
     def fill(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Rebuild ``(model_args, model_kwargs)`` around the given arrays."""

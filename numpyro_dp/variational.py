@@ -63,7 +63,7 @@ def outline(
     ``summed=False`` is for guides that take care of discrete latents themselves: the model is not
     split, and no density of it may be used.
     """
-    given, _ = read_arguments(model, args, kwargs)
+    given, records = read_arguments(model, args, kwargs)
     layout = given.unnumbered() if private_size else given
     structure = read_structure(model, layout, init_to_uniform(), private_size=private_size)
     with with_causes(structure, layout):
@@ -77,8 +77,8 @@ def outline(
     layout.require_records(rows, plate, structure.outcomes)
     num_records = given.arrays[0].shape[0]
     layout.require_no_listed_data(num_records)
-    require_handed(model, layout, num_records)
-    require_arguments_handed(layout, num_records)
+    require_handed(model, layout, num_records, records)
+    require_arguments_handed(layout, num_records, records)
     own = [s for s in structure.of_kind("latent") if s.inside(plate)]
     wall = None
     if summed and not own and not structure.of_kind("param") and structure.of_kind("latent"):

@@ -9,7 +9,7 @@ one, so no executable can be reused with a stale noise multiplier.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, ClassVar
@@ -251,13 +251,15 @@ class PrivateKernel(MCMCKernel):
         relation: Relation,
         delta: float,
         num_chains: int = 1,
+        records: Sequence[Any] = (),
     ) -> BoundKernel:
         """Fix every number for a run of ``num_steps`` private steps over all chains.
 
+        :param records: the record arguments as they were given, where they are at hand.
         :raises UnsupportedModelError: when an option is a function whose code names the records.
         """
         for name, option in self._functions():
-            wall.require_handed(name, option)
+            wall.require_handed(name, option, records)
         return self._bind(
             wall, num_steps=num_steps, relation=relation, delta=delta, num_chains=num_chains
         )

@@ -13,6 +13,7 @@ from numpyro_dp.mcmc.fields import check_fields
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.model import private_model
+from numpyro_dp.records import read_arguments
 
 __all__ = ["Ready", "readied"]
 
@@ -67,12 +68,18 @@ def readied(
         wall = private_model(
             kernel.user_model, args, kwargs, data_plate=kernel.data_plate, private_size=private_size
         )
+        given = read_arguments(kernel.user_model, args, kwargs)[1]
         if postprocess_fn is not None:
-            wall.require_handed("postprocess_fn", postprocess_fn)
+            wall.require_handed("postprocess_fn", postprocess_fn, given)
 
         def bind(kernel: PrivateKernel, num_steps: int, delta: float) -> BoundKernel:
             return kernel.bind(
-                wall, num_steps=num_steps, relation=relation, delta=delta, num_chains=num_chains
+                wall,
+                num_steps=num_steps,
+                relation=relation,
+                delta=delta,
+                num_chains=num_chains,
+                records=given,
             )
 
         first, bound = None, bind(kernel, num_steps, kernel.delta)

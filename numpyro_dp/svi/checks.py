@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -71,9 +72,10 @@ def check_optimiser(optim: Any) -> None:
         raise ValueError("Minimize evaluates the loss of all records: use another optimiser")
 
 
-def require_data_free(optim: Any, found: Outline) -> None:
+def require_data_free(optim: Any, found: Outline, records: Sequence[Any] = ()) -> None:
     """Refuse an optimiser whose schedule, or another part, names the records: it is not charged.
 
+    :param records: the record arguments as they were given.
     :raises UnsupportedModelError: with the array's name and the remedy.
     """
     parts = [optim.init, optim.update, optim.get_params]
@@ -84,6 +86,7 @@ def require_data_free(optim: Any, found: Outline) -> None:
             part,
             found.layout,
             found.num_records,
+            records,
             whose="the optimiser",
             remedy=_REMEDY,
         )

@@ -21,6 +21,7 @@ from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.mechanisms import scrubbed
 from numpyro_dp.mechanisms.account import require_chargeable
 from numpyro_dp.mechanisms.keys import as_typed_keys
+from numpyro_dp.records import read_arguments
 from numpyro_dp.svi.checks import (
     check_loss,
     check_optimiser,
@@ -217,15 +218,17 @@ class DPSVI(MeteredSVI):
         self, rng_key: Any, args: tuple, kwargs: dict, init_params: dict | None = None
     ) -> tuple[VariationalModel, SVIState]:
         """Model and guide judged, and the starting state."""
+        given = {**kwargs, **self.static_kwargs}
         found = outline(
             self.model,
             args,
-            {**kwargs, **self.static_kwargs},
+            given,
             data_plate=self._settings.data_plate,
             private_size=self._account.private_size,
         )
-        require_public_start(self.guide, found.layout, found.num_records)
-        require_data_free(self.optim, found)
+        _, records = read_arguments(self.model, args, given)
+        require_public_start(self.guide, found.layout, found.num_records, records)
+        require_data_free(self.optim, found, records)
         prepare(self.guide, found.layout, found.plate, found.dropped)
         # First the start: an autoguide must not be set up inside the judgement's trace.
         state, self.constrain_fn = fresh_state(self, found, rng_key, init_params)
