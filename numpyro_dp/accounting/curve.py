@@ -30,7 +30,7 @@ from numpyro_dp.accounting.events import (
     TotalVariation,
 )
 from numpyro_dp.accounting.grid import Step
-from numpyro_dp.accounting.loss import Composition
+from numpyro_dp.accounting.loss import Composition, within_reach
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 
 __all__ = ["Parts", "PrivacyCurve", "handles", "parts", "privacy_curve"]
@@ -122,7 +122,8 @@ def parts(event: DpEvent, relation: Relation) -> Parts:
             f"{sorted(cls.__name__ for cls in _HANDLERS)}"
         )
     _check_range(event)
-    return handler(event, relation)
+    with within_reach():
+        return handler(event, relation)
 
 
 def _check_range(event: DpEvent) -> None:
