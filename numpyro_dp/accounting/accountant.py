@@ -113,6 +113,12 @@ class Accountant:
         """Every charge so far, read afresh from the ledger."""
         return self._ledger.read().entries
 
+    @property
+    def releases(self) -> int:
+        """How many charges and draws from plans there were so far; a plan by itself is none."""
+        book = self._ledger.read()
+        return sum(not entry.planned for entry in book.entries) + len(book.draws)
+
     def charge(self, event: DpEvent, *, label: str, condition: str | None = None) -> None:
         """Record ``event`` before it happens, or refuse it.
 
@@ -203,7 +209,7 @@ class Accountant:
             return math.inf
         if self.budget is None or at > self.budget.delta:
             return self._total(book).epsilon(at)
-        counted = charged(self._curves(book), self.budget)
+        counted = charged(book.curves(self.relation), self.budget)
         if at == self.budget.delta:
             return counted
         return max(self._total(book).epsilon(at), counted)
@@ -226,12 +232,12 @@ class Accountant:
         """
         if self.budget is None:
             return math.inf
-        return largest_left(self._curves(self._ledger.read()), self.budget)
+        return largest_left(self._ledger.read().curves(self.relation), self.budget)
 
     def report(self) -> SpendingReport:
         """Return who spent what and what is left; ``str`` and notebooks show it as text."""
         book = self._ledger.read()
-        curves, total = self._curves(book), self._total(book).epsilon(self.stated_delta)
+        curves, total = book.curves(self.relation), self._total(book).epsilon(self.stated_delta)
         rows = tuple(
             SpendingRow(
                 entry.label,
@@ -282,12 +288,9 @@ class Accountant:
         """The curve of all charges as one list."""
         return self._curve(*(entry.event for entry in book.entries), *more)
 
-    def _curves(self, book: Book) -> tuple[PrivacyCurve, ...]:
-        return entry_curves(book.entries, book.opening, self.relation)
-
     def _admits(self, book: Book, event: DpEvent) -> bool:
         curve = self._curve(event)
-        return self.budget is None or admits((*self._curves(book), curve), self.budget)
+        return self.budget is None or admits((*book.curves(self.relation), curve), self.budget)
 
     def _check_kind(self, alone: PrivacyCurve, label: str, condition: str | None) -> None:
         if self.budget is None:
@@ -311,7 +314,7 @@ class Accountant:
             refusal(
                 label,
                 event,
-                self._curves(book),
+                book.curves(self.relation),
                 budget,
                 self.relation,
                 total=self._total(book, event).epsilon(budget.delta),
@@ -442,12 +445,3 @@ def _conditions(entries: tuple[Entry, ...]) -> list[str]:
 
 def _reopen_plan(path: str, allow_conditional: bool, entry: int) -> ChargePlan:
     return ChargePlan(_reopen(path, allow_conditional), entry)
-
-
-def entry_curves(
-    entries: Sequence[Entry], opening: int, relation: Relation
-) -> tuple[PrivacyCurve, ...]:
-    """Return what each entry costs alone, in order; the first ``opening`` of them count as one."""
-    events = [entry.event for entry in entries]
-    lists = [events[:opening]] * (opening > 0) + [[event] for event in events[opening:]]
-    return tuple(privacy_curve(ComposedDpEvent(one), relation) for one in lists)

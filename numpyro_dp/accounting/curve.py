@@ -11,8 +11,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral
+from functools import cache
+from numbers import Integral, Real
 from typing import TypeVar
+
+import attr
 
 from numpyro_dp._validate import finite_float, shown
 from numpyro_dp.accounting.bounds import Bound
@@ -27,13 +30,16 @@ from numpyro_dp.accounting.events import (
     TotalVariation,
 )
 from numpyro_dp.accounting.grid import Step
-from numpyro_dp.accounting.loss import Composition
+from numpyro_dp.accounting.loss import Composition, within_reach
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 
 __all__ = ["Parts", "PrivacyCurve", "handles", "parts", "privacy_curve"]
 
 # Once δ is read off chords, rounding of the last digits must not point downwards.
 _UP = 1 + 1e-12
+
+# No constant of a mechanism lies beyond.
+_LEAST, _LARGEST = 1e-30, 1e30
 
 _E = TypeVar("_E", bound=DpEvent)
 
@@ -115,7 +121,28 @@ def parts(event: DpEvent, relation: Relation) -> Parts:
             f"no privacy statement for events of class {type(event).__name__}: supported are "
             f"{sorted(cls.__name__ for cls in _HANDLERS)}"
         )
-    return handler(event, relation)
+    _check_range(event)
+    with within_reach():
+        return handler(event, relation)
+
+
+def _check_range(event: DpEvent) -> None:
+    """Refuse numbers whose squares, powers or quotients no floating-point number holds."""
+    for name in _fields(type(event)):
+        value = getattr(event, name)
+        if isinstance(value, bool) or not isinstance(value, Real):
+            continue
+        least = 0 if isinstance(event, TotalVariation) else _LEAST
+        if value != 0 and not least <= abs(value) <= _LARGEST:
+            raise ValueError(
+                f"{type(event).__name__}.{name} is too extreme to be accounted for: it must be 0 or "
+                f"lie between {_LEAST:g} and {_LARGEST:g}"
+            )
+
+
+@cache
+def _fields(cls: type[DpEvent]) -> tuple[str, ...]:
+    return tuple(field.name for field in attr.fields(cls))
 
 
 def _multiplier(value: object) -> float:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from numpyro_dp.accounting.budget import Budget
-from numpyro_dp.accounting.events import DpEvent, from_json, to_json
+from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
+from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, from_json, to_json
 from numpyro_dp.accounting.relation import Relation
 from numpyro_dp.accounting.versions import versions
 from numpyro_dp.errors import LedgerError
@@ -87,6 +88,13 @@ class Book(NamedTuple):
     entries: tuple[Entry, ...] = ()
     draws: tuple[Draw, ...] = ()
     opening: int = 0
+
+    def curves(self, relation: Relation) -> tuple[PrivacyCurve, ...]:
+        """Return what each entry costs alone, in order; those of the opening count as one."""
+        events = [entry.event for entry in self.entries]
+        lists = [events[: self.opening]] if self.opening else []
+        lists += [[event] for event in events[self.opening :]]
+        return tuple(privacy_curve(ComposedDpEvent(one), relation) for one in lists)
 
 
 Admit = Callable[[Book], bool]

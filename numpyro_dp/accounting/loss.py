@@ -6,7 +6,8 @@ Every step is discretised pessimistically on one grid and composed by the librar
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 
@@ -28,7 +29,7 @@ from numpyro_dp.accounting.profiles import Profile, discretise
 from numpyro_dp.accounting.relation import Relation, sensitivity
 from numpyro_dp.accounting.renyi import ORDERS, Array, renyi_delta, renyi_epsilon
 
-__all__ = ["Bounds", "Composition", "gaussian_delta"]
+__all__ = ["Bounds", "Composition", "gaussian_delta", "within_reach"]
 
 _NEIGHBOURS: Mapping[Relation, NeighboringRelation] = {
     "zero_out": NeighboringRelation.REPLACE_SPECIAL,
@@ -77,7 +78,8 @@ class Composition:
 
     def epsilon(self, delta: float) -> float:
         """Return an upper bound on ε at ``delta``."""
-        return _epsilon(self, delta)
+        with within_reach():
+            return _epsilon(self, delta)
 
     def _least_of_all(self, delta: float) -> float:
         if not self.bounds:
@@ -94,6 +96,10 @@ class Composition:
 
     def delta(self, epsilon: float) -> float:
         """Return an upper bound on δ at ``epsilon`` ≥ 0."""
+        with within_reach():
+            return self._least_delta(epsilon)
+
+    def _least_delta(self, epsilon: float) -> float:
         if not self.bounds:
             return self._known_delta(epsilon)
         if epsilon >= self._pure():
@@ -113,6 +119,10 @@ class Composition:
 
         Nobody asks how far below ``enough`` it lies: what takes long to say so is left out.
         """
+        with within_reach():
+            return self._least_deltas(epsilons, enough)
+
+    def _least_deltas(self, epsilons: Array, enough: float) -> Array:
         known = self._known_deltas(epsilons, enough)
         if not self.bounds:
             return known
@@ -185,6 +195,18 @@ class Composition:
     def _rounding(self) -> float:
         counts = [count for _, count in self.steps] + [count for _, count in self.bounds]
         return _ROUNDING * (1024 + sum(counts))
+
+
+@contextmanager
+def within_reach() -> Generator[None]:
+    """Refuse what floating-point numbers cannot account for, in words that name the cause."""
+    try:
+        yield
+    except (OverflowError, ZeroDivisionError, FloatingPointError) as error:
+        raise ValueError(
+            "these events cannot be accounted for: their constants are too large or too small for "
+            f"floating-point numbers ({error}). Use constants nearer to 1, or more noise"
+        ) from error
 
 
 @lru_cache(maxsize=256)

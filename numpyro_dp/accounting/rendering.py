@@ -67,8 +67,15 @@ def statement(report: "PrivacyReport") -> str:
     condition = (
         f" PROVIDED THAT {'; and that '.join(report.conditions)}" if report.conditions else ""
     )
+    several = (
+        f" This ε is of its {len(report.events)} charges as a list that was fixed in advance; if "
+        "one was chosen from earlier results, only the budget of a ledger is guaranteed."
+        if len(report.events) > 1
+        else ""
+    )
     return (
-        f"{opening} It satisfies (ε, δ)-differential privacy with {_pair(report)}{condition}. "
+        f"{opening} It satisfies (ε, δ)-differential privacy with {_pair(report)}{condition}."
+        f"{several} "
         f"Protected is {report.unit}, under {report.relation_text}. The guarantee covers "
         f"everything released: {'; '.join(report.released) or 'nothing'}. Mechanism: "
         f"{report.mechanism}; records are chosen by: {report.sampler}. {report.user_level}"
@@ -113,11 +120,12 @@ def _facts(report: "PrivacyReport") -> list[tuple[str, str]]:
 
 
 def _ledger(report: "PrivacyReport") -> str:
-    spent = f"ε = {_number(report.ledger_epsilon)} at δ = {_number(report.ledger_delta, 3)} spent"
     where = report.ledger_path or "in memory"
+    spent = f"ε = {_number(report.ledger_epsilon)} at δ = {_number(report.ledger_delta, 3)}"
     if report.ledger_budget is None:
-        return f"{spent}, no budget ({where})"
-    return f"{spent} of {_number(report.ledger_budget)}, ε = {_left(report)} left ({where})"
+        return f"{spent} for a list of charges fixed in advance, no budget ({where})"
+    said = report.ledger_guarantee or f"budget of ε = {_number(report.ledger_budget)}"
+    return f"{said}; {spent} charged, ε = {_left(report)} left ({where})"
 
 
 def text(report: "PrivacyReport") -> str:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpyro_dp.accounting.curve import privacy_curve
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, from_json, to_json
 from numpyro_dp.accounting.relation import check_relation, relation_text
 from numpyro_dp.accounting.risk import FALSE_POSITIVE_RATE, attack_risk
+from numpyro_dp.accounting.spending import guarantee
 from numpyro_dp.accounting.versions import versions
 
 __all__ = ["PrivacyReport"]
@@ -71,6 +72,7 @@ class PrivacyReport:
     ledger_budget: float | None
     ledger_left: float | None
     ledger_path: str | None
+    ledger_guarantee: str | None = None
     events: tuple[tuple[str, str], ...]
     versions: tuple[tuple[str, str], ...]
     created_at: str
@@ -203,7 +205,9 @@ class PrivacyReport:
         Raises:
             ValueError: when fields are missing or unknown.
         """
-        given = {key: value for key, value in tree.items() if key != "schema"}
+        # Earlier versions did not write every field.
+        added = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
+        given = added | {key: value for key, value in tree.items() if key != "schema"}
         expected = {field.name for field in fields(cls)}
         if tree.get("schema") != _SCHEMA or set(given) != expected:
             raise ValueError(
@@ -241,15 +245,16 @@ def _variant(private: bool, conditions: Sequence[str]) -> str:
 
 def _ledger_facts(accountant: Accountant | None, own: int) -> tuple[int | None, dict[str, Any]]:
     if accountant is None:
-        names = ("epsilon", "delta", "budget", "left", "path")
+        names = ("epsilon", "delta", "budget", "left", "path", "guarantee")
         return None, {f"ledger_{name}": None for name in names}
     budget = accountant.budget
-    return max(len(accountant.entries) - own, 0), {
+    return max(accountant.releases - own, 0), {
         "ledger_epsilon": accountant.epsilon(),
         "ledger_delta": accountant.stated_delta,
         "ledger_budget": None if budget is None else budget.epsilon,
         "ledger_left": accountant.remaining(),
         "ledger_path": None if accountant.path is None else str(accountant.path),
+        "ledger_guarantee": None if budget is None else guarantee(budget),
     }
 
 

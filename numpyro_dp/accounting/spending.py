@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from html import escape
 
+from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.figures import rounded_down, rounded_up
 from numpyro_dp.accounting.relation import Relation, relation_text
 
-__all__ = ["SpendingReport", "SpendingRow", "printable", "spent_lines"]
+__all__ = ["SpendingReport", "SpendingRow", "guarantee", "printable", "spent_lines"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def guarantee(budget: Budget) -> str:
+    """Return what a budget promises, in words."""
+    return f"ε = {budget.epsilon:.6g} at δ = {budget.delta:.3g}, however charges were chosen"
+
+
 def spent_lines(
     *,
     total: float,
@@ -58,7 +64,7 @@ def spent_lines(
     at = f"at δ = {delta:.3g}"
     lines: list[tuple[str, str]] = []
     if budget is not None:
-        lines.append(("guarantee", f"ε = {budget:.6g} {at}, however charges were chosen"))
+        lines.append(("guarantee", guarantee(Budget(budget, delta))))
     spent = f"ε = {rounded_up(total)} {at}"
     later = count - max(opening, 1)
     if later > 0 and budget is not None:

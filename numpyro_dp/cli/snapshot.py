@@ -9,15 +9,13 @@ from numpyro_dp.accounting import (
     DEFAULT_DELTA,
     Budget,
     Entry,
-    PrivacyCurve,
     Relation,
     privacy_curve,
 )
-from numpyro_dp.accounting.accountant import entry_curves
 from numpyro_dp.accounting.admission import charged
 from numpyro_dp.accounting.advice import largest_left
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
-from numpyro_dp.accounting.ledger import Draw
+from numpyro_dp.accounting.ledger import Book
 from numpyro_dp.accounting.ledger_file import FileLedger
 from numpyro_dp.errors import LedgerError
 
@@ -34,17 +32,13 @@ class Snapshot:
         path: the file.
         budget: its budget, ``None`` without one.
         relation: its neighbouring relation.
-        entries: its charges, in order.
-        draws: what was taken out of plans, in order.
-        opening: how many of the first charges count as one list fixed in advance.
+        book: its charges, in order, and what was taken out of plans.
     """
 
     path: Path
     budget: Budget | None
     relation: Relation
-    entries: tuple[Entry, ...]
-    draws: tuple[Draw, ...]
-    opening: int
+    book: Book
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Snapshot":
@@ -57,7 +51,12 @@ class Snapshot:
         if not Path(path).exists():
             raise LedgerError(f"there is no ledger at {path}: check the path")
         ledger = FileLedger(path, None, "zero_out")
-        return cls(ledger.path, ledger.budget, ledger.relation, *ledger.read())
+        return cls(ledger.path, ledger.budget, ledger.relation, ledger.read())
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The charges."""
+        return self.book.entries
 
     @property
     def delta(self) -> float:
@@ -87,16 +86,13 @@ class Snapshot:
         """ε that counts against the budget, or the total without one; under conditions if any."""
         if self.budget is None or self.unstated:
             return self.total(self.delta)
-        return charged(self._curves(), self.budget)
+        return charged(self.book.curves(self.relation), self.budget)
 
     def left(self) -> float:
         """The largest ε whose Gaussian event still fits; infinite without a budget."""
         if self.budget is None:
             return math.inf
-        return 0.0 if self.unstated else largest_left(self._curves(), self.budget)
-
-    def _curves(self) -> tuple[PrivacyCurve, ...]:
-        return entry_curves(self.entries, self.opening, self.relation)
+        return 0.0 if self.unstated else largest_left(self.book.curves(self.relation), self.budget)
 
     def _all(self) -> DpEvent:
         return ComposedDpEvent([entry.event for entry in self.entries])

@@ -54,7 +54,7 @@ def export(ledger: Snapshot) -> tuple[str, int]:
         "epsilon": _finite(math.inf if ledger.conditions else ledger.charged()),
         "epsilon_under_conditions": _finite(ledger.charged()),
         "epsilon_as_one_list": _finite(ledger.total(ledger.delta)),
-        "fixed_in_advance": ledger.opening,
+        "fixed_in_advance": ledger.book.opening,
         "curve": [
             {"delta": delta, "epsilon_under_conditions": _finite(ledger.total(delta))}
             for delta in DELTAS
@@ -82,7 +82,7 @@ def export(ledger: Snapshot) -> tuple[str, int]:
                 "label": draw.label,
                 "event": json.loads(to_json(draw.event)),
             }
-            for draw in ledger.draws
+            for draw in ledger.book.draws
         ],
     }
     return json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False), 0
@@ -115,7 +115,7 @@ def _spent(ledger: Snapshot) -> list[tuple[str, str]]:
         total=ledger.charged(),
         planned=ledger.total(ledger.delta),
         count=len(ledger.entries),
-        opening=ledger.opening,
+        opening=ledger.book.opening,
         delta=ledger.delta,
         budget=None if ledger.budget is None else ledger.budget.epsilon,
         conditions=ledger.conditions,

@@ -129,7 +129,7 @@ def plot_budget(accountant: Accountant, *, ax: Axes | None = None) -> Axes:
 
     :param accountant: the ledger.
     :param ax: matplotlib axes to draw into; ``None`` makes new ones.
-    :returns: the axes: one bar for each label, one for everything together, one for the largest
+    :returns: the axes: one bar for each label, one for everything as it counts, one for the largest
         Gaussian event that still fits, and a line at the budget. ε does not add up: the bars of
         the labels together are longer than that of everything.
     :raises ValueError: for anything but an accountant, or one with a charge that is not private.
@@ -156,8 +156,7 @@ def plot_budget(accountant: Accountant, *, ax: Axes | None = None) -> Axes:
         name: privacy_curve(ComposedDpEvent(events), relation).epsilon(delta)
         for name, events in by_label.items()
     }
-    everything = ComposedDpEvent([event for _, event in charges])
-    bars["everything"] = privacy_curve(everything, relation).epsilon(delta)
+    bars["everything"] = accountant.report().total
     budget = accountant.budget
     if budget is not None:
         bars["left"] = accountant.remaining()

@@ -126,6 +126,32 @@ def test_labels_are_checked(accountant, label):
         accountant.charge(GaussianDpEvent(30.0), label=label)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ends\nε = 0.1 at δ = 1e-05",
+        "tab\tand more",
+        "\x1b[2J",
+        "\u202eetadilav",
+        "line\u2028separator",
+        "half a pair \ud800",
+        "x" * 201,
+        "no\u00a0break",
+    ],
+    ids=["newline", "tab", "escape", "direction", "separator", "surrogate", "long", "space"],
+)
+def test_labels_and_conditions_are_one_printable_line(accountant, text):
+    with pytest.raises(ValueError, match="one line of at most 200 printable characters"):
+        accountant.charge(GaussianDpEvent(30.0), label=text)
+    with pytest.raises(ValueError, match="one line"):
+        accountant.plan([GaussianDpEvent(30.0)], label=text)
+    if len(text) < 200:
+        with pytest.raises(ValueError, match="condition must be one line"):
+            accountant.charge(GaussianDpEvent(30.0), label="draw", condition=text)
+    assert accountant.entries == ()
+    accountant.charge(GaussianDpEvent(30.0), label="élan vital, 心, ε = 1")
+
+
 def test_conditional_charges_need_consent(accountant):
     with pytest.raises(BudgetExceededError, match="allow_conditional=True"):
         accountant.charge(GaussianDpEvent(30.0), label="draw", condition="the chain converged")

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -281,7 +282,7 @@ def test_later_charges_cost_no_less_and_dropping_one_stays_admitted(seed):
     assert planned <= found <= 1.35 * planned
     least = Budget(found * 1.001, BUDGET.delta)
     ends = [admits(curves(*events[:end]), least) for end in range(1, len(events) + 1)]
-    assert all(one or not other for one, other in zip(ends, ends[1:], strict=False))
+    assert all(one or not other for one, other in pairwise(ends))
     if found <= BUDGET.epsilon:
         assert all(admits(curves(*events[:end]), BUDGET) for end in range(1, len(events) + 1))
 

@@ -7,11 +7,18 @@ import math
 
 import pytest
 
-from numpyro_dp.accounting import privacy_curve
+from numpyro_dp.accounting import Accountant, Budget, privacy_curve
 from numpyro_dp.accounting.events import (
+    BarkerBit,
     GaussianDpEvent,
+    LangevinLastIterate,
+    NoisyBarkerBit,
+    OutputPerturbationRelease,
+    PenaltyBit,
     PoissonSampledDpEvent,
+    PosteriorDraw,
     SelfComposedDpEvent,
+    TotalVariation,
 )
 
 # rate, noise multiplier, steps, relation, δ, exact ε by the contour integral of reference.py
@@ -34,3 +41,51 @@ def test_epsilon_is_never_too_small(rate, noise, steps, relation, delta, exact):
     got = privacy_curve(SelfComposedDpEvent(step, steps), relation).epsilon(delta)
     assert not math.isnan(got)
     assert got >= exact * (1 - 1e-5)
+
+
+REFUSED = [
+    GaussianDpEvent(1e-300),
+    GaussianDpEvent(5e-324),
+    PoissonSampledDpEvent(0.01, GaussianDpEvent(1e-160)),
+    PoissonSampledDpEvent(5e-324, GaussianDpEvent(1.0)),
+    BarkerBit(1e-310),
+    PosteriorDraw(1e200),
+    NoisyBarkerBit(1.0, 1e-300),
+    PenaltyBit(1e-300, 1.0),
+    LangevinLastIterate(1e-300, 10, 1.0, 0.1, 1.0),
+    OutputPerturbationRelease(1.0, 1e-200, 0.0, 1e-200),
+]
+
+
+@pytest.mark.parametrize("event", REFUSED, ids=str)
+def test_what_no_number_holds_is_refused_by_name(event):
+    accountant = Accountant(Budget(1.0, 1e-5))
+    for ask in (accountant.fits, lambda e: accountant.charge(e, label="extreme")):
+        with pytest.raises(ValueError, match=r"\.\w+ is too extreme .* 1e-30 and 1e\+30"):
+            ask(event)
+    assert accountant.entries == ()
+
+
+ANSWERED = [
+    (GaussianDpEvent(1e-20), False),
+    (GaussianDpEvent(1e20), True),
+    (SelfComposedDpEvent(GaussianDpEvent(1.0), 10**15), False),
+    (SelfComposedDpEvent(GaussianDpEvent(1e10), 10**15), True),
+    (SelfComposedDpEvent(PosteriorDraw(1e-9), 10**12), True),
+    (TotalVariation(5e-324), True),
+    (TotalVariation(1.0), False),
+    (PosteriorDraw(1e6), False),
+]
+
+
+@pytest.mark.parametrize(("event", "fits"), ANSWERED, ids=str)
+def test_far_constants_are_answered(event, fits):
+    accountant = Accountant(Budget(1.0, 1e-5))
+    assert accountant.fits(event) is fits
+    accountant.charge(GaussianDpEvent(20.0), label="first")
+    assert accountant.fits(event) is fits
+
+
+def test_sampled_noise_of_almost_nothing_is_refused_in_words():
+    with pytest.raises(ValueError, match="too large or too small for floating-point"):
+        Accountant(Budget(1.0, 1e-5)).fits(PoissonSampledDpEvent(0.01, GaussianDpEvent(1e-29)))

@@ -1,6 +1,7 @@
 """``numpyro_dp.MCMC``: refusals before any charge, the bar, resuming, and what it prints."""
 
 import io
+import pickle
 import re
 from contextlib import redirect_stderr
 
@@ -12,6 +13,7 @@ import pytest
 from numpyro.infer import Predictive
 
 import numpyro_dp as ndp
+from numpyro_dp.accounting.events import from_json
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms.keys import seeded_key
 from tests.models import logistic
@@ -243,3 +245,74 @@ def test_warm_up_is_counted_over_all_runs(data):
         mcmc.run(jax.random.key(0), *data)
         counts.append((mcmc.privacy.warmup_steps, mcmc.privacy.steps))
     assert counts == [(8, 20), (16, 40), (16, 52)]
+
+
+def planned(accountant, **options):
+    return ndp.MCMC(
+        kernel(accountant=accountant), num_warmup=4, num_samples=8, progress_bar=False, **options
+    )
+
+
+def test_warmup_and_run_are_one_charge_that_may_take_the_whole_budget(data):
+    accountant = ndp.Accountant(ndp.Budget(1.0, 1e-5))
+    mcmc = planned(accountant, num_chains=2)
+    mcmc.warmup(jax.random.key(0), *data)
+    spent = accountant.epsilon()
+    assert 0.99 < spent <= 1.0
+    assert mcmc.privacy.steps == 24
+    mcmc.run(jax.random.key(1), *data)
+    assert len(accountant.entries) == 1
+    assert accountant.epsilon() == spent == mcmc.privacy.epsilon
+    assert (mcmc.privacy.steps, mcmc.privacy.warmup_steps) == (24, 8)
+    # A further run is a further charge, which does not fit.
+    mcmc.post_warmup_state = mcmc.last_state
+    with pytest.raises(ndp.BudgetExceededError):
+        mcmc.run(jax.random.key(2), *data)
+    assert len(accountant.entries) == 1
+
+
+@pytest.mark.parametrize("change", ["more samples", "other state", "copy", "second run"])
+def test_only_the_announced_samples_were_charged_with_the_warmup(data, change):
+    accountant = ndp.Accountant()
+    mcmc = planned(accountant)
+    mcmc.warmup(jax.random.key(0), *data)
+    if change == "more samples":
+        mcmc.num_samples = 9
+    elif change == "other state":
+        mcmc.post_warmup_state = mcmc.post_warmup_state._replace(z=mcmc.last_state.z)
+    elif change == "copy":
+        mcmc = pickle.loads(pickle.dumps(mcmc))
+        accountant = mcmc._accountant
+    else:
+        mcmc.run(jax.random.key(1), *data)
+        mcmc.post_warmup_state = mcmc.last_state
+    assert len(accountant.entries) == 1
+    mcmc.run(jax.random.key(1), *data)
+    assert len(accountant.entries) == 2
+
+
+def test_fewer_samples_than_announced_are_paid_for(data):
+    accountant = ndp.Accountant()
+    mcmc = planned(accountant)
+    mcmc.warmup(jax.random.key(0), *data)
+    mcmc.num_samples = 5
+    mcmc.run(jax.random.key(1), *data)
+    assert len(accountant.entries) == 1
+
+
+def test_a_plan_is_taken_wherever_an_accountant_is(data):
+    # The event of a run is read off a rehearsal without an accountant; two of them, known in
+    # advance, fit as one plan where the second would not fit after the first.
+    rehearsal = planned(None)
+    rehearsal.run(jax.random.key(0), *data)
+    ((_, text),) = rehearsal.privacy.events
+    event = from_json(text)
+    accountant = ndp.Accountant(ndp.Budget(1.6, 1e-5))
+    plan = accountant.plan([event, event], label="two runs")
+    for key in (1, 2):
+        mcmc = planned(plan)
+        mcmc.run(jax.random.key(key), *data)
+        assert mcmc.privacy.earlier_runs == key - 1
+    assert len(accountant.entries) == 1
+    with pytest.raises(ndp.BudgetExceededError, match="the plan 'two runs' does not hold"):
+        planned(plan).run(jax.random.key(3), *data)
