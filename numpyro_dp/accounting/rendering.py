@@ -96,6 +96,8 @@ def _facts(report: "PrivacyReport") -> list[tuple[str, str]]:
         f"{rounded_up(report.attacker_certainty, 3)}"
     )
     lines = [
+        # What there is to act on comes first.
+        *[("note", note) for note in report.notes],
         ("privacy", f"{_pair(report)} ({report.variant})"),
         ("unit", report.unit),
         ("relation", report.relation_text),
@@ -110,7 +112,6 @@ def _facts(report: "PrivacyReport") -> list[tuple[str, str]]:
         ("tuning", report.tuning),
         ("randomness", report.randomness),
         ("arithmetic", report.arithmetic),
-        *[("note", note) for note in report.notes],
     ]
     if report.ledger_epsilon is not None:
         lines.append(("whole ledger", _ledger(report)))

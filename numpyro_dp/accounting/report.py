@@ -140,7 +140,7 @@ class PrivacyReport:
         event = ComposedDpEvent([charged for _, charged in entries])
         curve = privacy_curve(event, checked)
         risk = attack_risk(curve)
-        before, ledger = _ledger_facts(accountant, len(entries))
+        before, ledger = _ledger_facts(accountant, len(entries), delta)
         earlier = before if earlier_runs is None else earlier_runs
         return cls(
             epsilon=curve.epsilon(delta),
@@ -243,14 +243,18 @@ def _variant(private: bool, conditions: Sequence[str]) -> str:
     return "approximate differential privacy" + (", conditional" if conditions else "")
 
 
-def _ledger_facts(accountant: Accountant | None, own: int) -> tuple[int | None, dict[str, Any]]:
+def _ledger_facts(
+    accountant: Accountant | None, own: int, delta: float
+) -> tuple[int | None, dict[str, Any]]:
     if accountant is None:
         names = ("epsilon", "delta", "budget", "left", "path", "guarantee")
         return None, {f"ledger_{name}": None for name in names}
     budget = accountant.budget
+    # A ledger without a budget has no δ of its own to set beside the run's.
+    stated = delta if budget is None else accountant.stated_delta
     return max(accountant.releases - own, 0), {
-        "ledger_epsilon": accountant.epsilon(),
-        "ledger_delta": accountant.stated_delta,
+        "ledger_epsilon": accountant.epsilon(stated),
+        "ledger_delta": stated,
         "ledger_budget": None if budget is None else budget.epsilon,
         "ledger_left": accountant.remaining(),
         "ledger_path": None if accountant.path is None else str(accountant.path),

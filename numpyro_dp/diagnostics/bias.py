@@ -50,7 +50,8 @@ class Bias:
     The shift is one scoring step from the truth, that of the clipped gradients less that of the
     others: with G the sum of the gradients g, w the factor by which each is clipped, F = Σggᵀ and
     F_w = Σw·ggᵀ the information in both (E[clip(g)gᵀ] is minus the derivative of E[clip(g)], by
-    the score identity) and P the prior's precision, (F_w + P)⁻¹Σwg − (F + P)⁻¹G. What is random
+    the score identity), P the prior's precision and p its pull at the truth, it is
+    (F_w + P)⁻¹(Σwg + p) − (F + P)⁻¹(G + p). What is random
     in G is taken off in this way, but for what clipping makes of it; and twice the standard error
     of that is taken off too.
     """
@@ -74,31 +75,41 @@ class Bias:
         return tuple(sorted(found, key=lambda each: -each.upper))
 
     def shifts(self, clip_norm: float) -> Float[np.ndarray, "draws dim"]:
-        """How far clipping moves each coordinate, in posterior standard deviations."""
+        """How far clipping surely moves each coordinate, in posterior standard deviations."""
+        mean, error = self._moved(clip_norm)
+        return np.copysign(np.maximum(np.abs(mean) - _DOUBT * error, 0), mean)
+
+    def _moved(self, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
+        """How far clipping moves each coordinate, and the standard error of that."""
         factor = np.minimum(1, clip_norm / np.maximum(self._norms, 1e-30))
         one, two = (self._moment(factor**power) for power in (1, 2))
         here, there = self._inverses, self._inverse(one)
         each = self.stretch * self.num_records / self.scores.shape[1]
         pull = (factor[..., None] * self._finite).sum(1)
         mean = each * (_times(there, pull) - _times(here, self._finite.sum(1)))
+        # Less information leaves more to the prior.
+        towards = self._prior * (self.spread.mean(0) - self.spread)
+        mean += _times(there, towards) - _times(here, towards)
         # What one record adds is ((F_w + P)⁻¹w − (F + P)⁻¹)g.
         square = _squared(there, two) - 2 * _crossed(there, one, here) + _squared(here, self._whole)
         error = each * np.sqrt(np.maximum(square, 0))
-        sure = np.maximum(np.abs(mean) - _DOUBT * error, 0)
-        return np.copysign(sure, mean) / np.sqrt(self._variances)
+        width = np.sqrt(self._variances)
+        return mean / width, error / width
 
-    def balanced(self, noise_per_clip: float) -> float:
+    def balanced(self, noise_per_clip: float, least: float = 0.0) -> float:
         """The clip norm at which what clipping moves and what noise shakes are least together.
 
         :param noise_per_clip: standard deviation of the noise that is left in the gradient when all
             steps have been averaged, over the clip norm.
+        :param least: clip norms below it are not asked for.
         """
-        clips = self._clips()
+        clips = np.maximum(self._clips(), least)
         return float(clips[np.argmin([self._error(clip, noise_per_clip) for clip in clips])])
 
     def _error(self, clip: float, noise_per_clip: float) -> float:
         noise = (clip * noise_per_clip) ** 2 * self._variances
-        worst = (self.shifts(clip) ** 2 + noise).max(1)
+        # Nothing is taken off here: a clip whose bias is in doubt is no better for it.
+        worst = (self._moved(clip)[0] ** 2 + noise).max(1)
         return float(np.median(worst))
 
     def _clips(self) -> np.ndarray:

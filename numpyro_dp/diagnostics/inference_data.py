@@ -211,7 +211,8 @@ def _of_draws(
         "predictions": given.predictions(predictions),
     }
     settings = {"kernel": type(mcmc.sampler).__name__, "thinning": mcmc.thinning}
-    return groups, _attributes(mcmc.privacy, settings, mcmc.num_warmup)
+    attributes = _attributes(mcmc.privacy, settings, mcmc.num_warmup)
+    return groups, {**attributes, "dp_notes": described.in_short}
 
 
 def _of_result(

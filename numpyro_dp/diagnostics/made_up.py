@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from numpyro import distributions as dist
 from numpyro import handlers
@@ -182,4 +183,4 @@ def _is_bare_count(fn: Any) -> bool:
         return False
     trials = fn.total_count
     # One trial has no spread of its own.
-    return isinstance(trials, jax.core.Tracer) or bool(np.any(np.asarray(trials) > 1))
+    return isinstance(trials, Tracer) or bool(np.any(np.asarray(trials) > 1))

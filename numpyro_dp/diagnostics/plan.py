@@ -357,7 +357,10 @@ def _findings(studied: Subject, channel: Channel, norms: np.ndarray) -> Findings
         bias, balanced = (), float(np.median(norms))
     else:
         left = studied.noise / clip / math.sqrt(channel.num_steps)
-        bias, balanced = studied.bias.of_sites(clip), studied.bias.balanced(left)
+        bias, balanced = (
+            studied.bias.of_sites(clip),
+            studied.bias.balanced(left, float(np.median(norms)) / 2),
+        )
     return Findings(
         studied=studied,
         channel=channel,

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from numpyro_dp.diagnostics.bias import SiteBias
 from numpyro_dp.diagnostics.channel import Channel, Gains
 from numpyro_dp.diagnostics.steps import WIDENED, Steps
@@ -65,7 +63,13 @@ class Findings:
         # A share is measured by the way from the start; far from the prior, most of that is the
         # prior's own pull. Nine tenths from the records take a signal of three times all noise, at
         # which the bound is 1.
-        noisy = self.gain < FINE or self.studied.influence < 1 or self._blurred() or self._hot() or self._slow()
+        noisy = (
+            self.gain < FINE
+            or self.studied.influence < 1
+            or self._blurred()
+            or self._hot()
+            or self._slow()
+        )
         found: list[tuple[Fault, bool]] = [
             ("unstable", self._unstable()),
             ("biased", self._moved() or self._mostly_clipped()),

@@ -72,7 +72,9 @@ class Steps:
 
         In posterior standard deviations, at the median truth.
         """
-        left = self.distance * np.sqrt(self.curvatures) * np.exp(-self._paces() * self.num_steps / 2)
+        left = (
+            self.distance * np.sqrt(self.curvatures) * np.exp(-self._paces() * self.num_steps / 2)
+        )
         return float(np.median(left.max(1)))
 
     def times(self) -> float:

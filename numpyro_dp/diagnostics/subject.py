@@ -229,7 +229,8 @@ def _of_kernel(
         cost = bound.event(steps, num_chains=num_chains)
         raise _cost_alone(name, cost, steps, relation, kernel.delta)
     mechanism = _require_noise(name, mechanism)
-    step, power = getattr(kernel, "step_size", None), float(kernel.likelihood_power)
+    options: Any = kernel
+    step, power = options.step_size, float(options.likelihood_power)
     metric = np.sqrt(np.ones(1) if bound.metric is None else np.asarray(bound.metric, float))
     # In coordinates over the root of the preconditioner, in which all noise is alike.
     made_up, few, sites, stretch = _made_up(
@@ -254,7 +255,7 @@ def _of_kernel(
         made_up=made_up.first(few),
         bias=Bias(made_up.at_truth, made_up.spread, sites, power * size, weights, stretch),
         started=kernel.init_kernel is not None,
-        by_site=isinstance(kernel.clip_norm, Mapping),
+        by_site=isinstance(options.clip_norm, Mapping),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -277,6 +278,9 @@ class MCMC(numpyro.infer.MCMC):
             self._described = self._described.after(
                 bound, self._states, self._last_state, self.thinning
             )
+        if self._described.in_short:
+            # Where the bar is shown too, and a script's own output is not.
+            print(self._described.in_short, file=sys.stderr)
 
     def _take_reserved(self, bound: BoundKernel, steps: int) -> int:
         """Steps behind this run if its own were charged with them by ``warmup``; 0 if not."""
@@ -382,7 +386,13 @@ class MCMC(numpyro.infer.MCMC):
         self._warmup_state = scrub(self._warmup_state)
 
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
-        """NumPyro's table of the draws, then the privacy line of this object's runs."""
+        """NumPyro's table of the draws, then the privacy line of this object's runs.
+
+        Where the report has notes a line before the table says so, and whether the draws are those
+        of a posterior.
+        """
+        if self._described is not None and self._described.in_short:
+            print(self._described.in_short)
         super().print_summary(prob=prob, exclude_deterministic=exclude_deterministic)
         print(self._privacy_line())
 
@@ -396,7 +406,9 @@ class MCMC(numpyro.infer.MCMC):
         if self._accountant.budget is None:
             return spent
         where = f" in '{self._accountant.path}'" if self._accountant.path else ""
-        return f"{spent}; ε={rounded_down(self._accountant.remaining())} left{where}"
+        stated = self._accountant.stated_delta
+        at = "" if stated == report.delta else f" at δ={stated:.3g}"
+        return f"{spent}; ε={rounded_down(self._accountant.remaining())} left{at}{where}"
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()

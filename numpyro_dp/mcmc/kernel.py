@@ -40,7 +40,9 @@ class RunFacts:
     :param overflow_delta: failure probability of one step outside the Gaussian accounting.
     :param released: names of the quantities that leave the wall.
     :param arithmetic: how the release holds in machine arithmetic, in words.
-    :param notes: what the user should know about these draws.
+    :param notes: what the user should know about these draws, the most harmful first.
+    :param signs: what a table of the draws says of them in short, where they are no posterior.
+    :param remarks: further notes on which nothing is to be done.
     :param conditions: what the guarantee depends on beside this; an accountant with a budget
         refuses a run with any, unless it allows conditional charges.
     """
@@ -54,6 +56,8 @@ class RunFacts:
     released: tuple[str, ...]
     arithmetic: str
     notes: tuple[str, ...] = ()
+    signs: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
 
 

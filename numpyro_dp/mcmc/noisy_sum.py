@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
+from numpyro_dp.mcmc.notes import Note
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.mechanisms.wording import arithmetic, sampler
 
@@ -35,6 +36,11 @@ class Integrator(Protocol):
     @property
     def step_size(self) -> StepSize:
         """η, or a schedule of it."""
+        ...
+
+    @property
+    def temperature(self) -> float:
+        """That of the draws, if the privacy noise is no more than the noise asked for."""
         ...
 
     def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> Any:
@@ -58,7 +64,7 @@ class Integrator(Protocol):
         """
         ...
 
-    def notes(self, gradient_sd: float) -> tuple[str, ...]:
+    def notes(self, gradient_sd: float) -> tuple[Note, ...]:
         """What a report should say of draws made at this noise."""
         ...
 
@@ -171,13 +177,14 @@ class BoundSumKernel(BoundKernel):
     def facts(self) -> RunFacts:
         mechanism = self.private_sum
         notes = self.integrator.notes(self.gradient_sd)
+        remarks: tuple[str, ...] = ()
         if self.likelihood_power != 1:
-            notes += (
+            remarks += (
                 f"The likelihood was raised to the power {self.likelihood_power:g}: these are "
                 "draws from a tempered posterior.",
             )
         if not mechanism.is_private:
-            notes += ("Clipping and noise were switched off: nothing here is private.",)
+            remarks += ("Clipping and noise were switched off: nothing here is private.",)
         return RunFacts(
             mechanism=(
                 f"Gaussian mechanism on the sum of {self.summands}"
@@ -191,7 +198,9 @@ class BoundSumKernel(BoundKernel):
             overflow_delta=mechanism.tv_per_step,
             released=self.leaving,
             arithmetic=arithmetic(mechanism),
-            notes=notes,
+            notes=tuple(note.text for note in notes),
+            signs=tuple(note.sign for note in notes if note.sign),
+            remarks=remarks,
         )
 
 

@@ -18,13 +18,16 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mcmc.layout import shapes
-from numpyro_dp.mcmc.noisy_sum import BoundSumKernel
+from numpyro_dp.mcmc.noisy_sum import BoundSumKernel, step_at
+from numpyro_dp.mcmc.notes import Note, raised_temperature
 
-__all__ = ["ENOUGH", "relaxation_limit", "relaxation_notes", "relaxation_times"]
+__all__ = ["ENOUGH", "drawn_notes", "relaxation_limit", "relaxation_notes", "relaxation_times"]
 
 ENOUGH = 10.0
 _PLACES = 256
 _LEAST_DRAWS = 10
+# A transform whose slope is below it holds its value at the edge of the support.
+_FLAT = 1e-15
 
 
 def relaxation_limit(steps: int, gradient_sd: Any, variance: Any) -> Any:
@@ -59,23 +62,74 @@ def relaxation_times(
     return count * jnp.mean(jax.vmap(share)(places), axis=0)
 
 
-def relaxation_notes(
+def drawn_notes(
     kernel: BoundKernel, states: dict[str, Any], last: Any, *, thinning: int
-) -> tuple[str, ...]:
-    """What a report says of draws that are too few relaxation times long.
+) -> tuple[Note, ...]:
+    """What a report says of the draws of a run, the most harmful first.
 
     :param kernel: the bound kernel that made them.
     :param states: what NumPyro collected; constrained draws by site, leading axes chain and draw.
     :param last: the last state.
     :param thinning: transitions for each draw that was kept.
-    :returns: nothing, or one sentence.
 
-    **Privacy.** A function of released draws and public numbers: the variance is that of the draws
-    within a chain. A chain that has not moved far shows too small a variance, but its square root
-    grows with the time alike: drifting freely it shows t/6, that is 3 relaxation times.
+    **Privacy.** A function of released draws and public numbers.
     """
     if not isinstance(kernel, BoundSumKernel):
         return ()
+    gone = _run_away(kernel, states, last)
+    return gone or (
+        *_late_heat(kernel, last),
+        *relaxation_notes(kernel, states, last, thinning=thinning),
+    )
+
+
+def _run_away(kernel: BoundSumKernel, states: dict[str, Any], last: Any) -> tuple[Note, ...]:
+    """Whether a chain has left for infinity, or for the edge of a support."""
+    slopes, mixed, ramps, z = _slopes(kernel, last)
+    gone = [
+        name
+        for name in sorted(z)
+        if not np.all(np.isfinite(states["z"].get(name, 0.0)))
+        or not np.all(np.isfinite(last.z[name]))
+        or (
+            _by_itself(slopes[name], mixed[name], ramps[name])
+            and np.any(np.abs(np.asarray(slopes[name])) < _FLAT)
+        )
+    ]
+    if not gone:
+        return ()
+    text = (
+        f"The chain has run away: {gone[0]!r} has left for infinity, or for the edge of its "
+        "support. Its steps are too long: ndp.plan names a step_size at which they are stable."
+    )
+    return (Note(text, f"have run away in {gone[0]!r}"),)
+
+
+def _late_heat(kernel: BoundSumKernel, last: Any) -> tuple[Note, ...]:
+    """The temperature at the end of a schedule of step sizes."""
+    schedule, integrator = kernel.integrator.step_size, kernel.integrator
+    if not callable(schedule):
+        return ()
+    step = max(int(np.max(last.i)) - 1, 0)
+    noise = float(np.max(np.asarray(kernel.gradient_noise(jnp.int32(step)))))
+    if not noise:
+        return ()
+    reached = integrator.reached(float(step_at(schedule, step, jnp.float32)), noise)
+    remedy = (
+        f"A schedule that ends at a step_size of at most {integrator.free_step_size(noise):.3g}"
+    )
+    return raised_temperature(reached, integrator.temperature, remedy)
+
+
+def relaxation_notes(
+    kernel: BoundSumKernel, states: dict[str, Any], last: Any, *, thinning: int
+) -> tuple[Note, ...]:
+    """What a report says of draws that are too few relaxation times long; nothing, or one note.
+
+    The variance is that of the draws within a chain. A chain that has not moved far shows too small
+    a variance, but its square root grows with the time alike: drifting freely it shows t/6, that is
+    3 relaxation times.
+    """
     draws = {name: rows for name, rows in states["z"].items() if name in last.z}
     length = next(iter(draws.values())).shape[1] if draws else 0
     if length < _LEAST_DRAWS:
@@ -86,12 +140,13 @@ def relaxation_notes(
     times = relaxation_times(kernel, variance, start=stop - kept, stop=stop)
     times = np.where(known, np.asarray(times, float), np.inf)
     worst = int(np.argmin(times))
-    if not times[worst] < ENOUGH:  # nothing is said of a chain that has left for NaN
+    if not times[worst] < ENOUGH:
         return ()
     sd = jnp.broadcast_to(kernel.gradient_noise(jnp.int32(stop - 1)), variance.shape)
     scaled = variance / kernel.diagonal(variance.dtype)
     limit = float(relaxation_limit(kept, sd, scaled)[worst])
-    return (_sentence(_site(kernel, worst), float(variance[worst]) ** 0.5, times[worst], limit),)
+    text = _sentence(_site(kernel, worst), float(variance[worst]) ** 0.5, times[worst], limit)
+    return (Note(text, f"span {times[worst]:.2g} relaxation times, too few to show a posterior"),)
 
 
 def _sentence(site: str, sd: float, times: float, limit: float) -> str:
@@ -101,11 +156,16 @@ def _sentence(site: str, sd: float, times: float, limit: float) -> str:
         "draws from a posterior, but show where the chain has been."
     )
     if limit >= ENOUGH:
-        return f"{found} A larger step_size, more steps or a preconditioner would mend it."
+        return (
+            f"{found} A larger step_size (as far as ndp.plan calls it stable), more steps or a "
+            "preconditioner would mend it."
+        )
     return (
         f"{found} At this noise no step size spans more than {limit:.2g}, and more steps at the "
-        "same ε change nothing. What multiplies it: a lower likelihood_power τ (by 1/τ, for draws "
-        "from a tempered posterior), more records, a smaller clip_norm, a larger ε, fewer chains."
+        "same ε change nothing. What multiplies it: more records, a larger ε, fewer chains, a "
+        "preconditioner, a lower likelihood_power τ (by 1/τ, for draws from a tempered posterior). "
+        "A smaller clip_norm multiplies it too, but at the price of a bias, which these draws do "
+        "not show: ask ndp.plan for it first."
     )
 
 
@@ -127,17 +187,10 @@ def _unconstrained_variance(
     position turns their variance into that of the unconstrained values. It does so for transforms
     that act on each coordinate by itself; other sites are left out.
     """
-    z = jax.tree.map(lambda x: x[0], last.z) if np.ndim(last.i) else last.z
-    directions = [jax.tree.map(lambda x, c=c: jnp.full_like(x, c), z) for c in (1.0, 0.0)]
-    for k, name in enumerate(sorted(z)):
-        ramp = jnp.linspace(0.5, 1.5, z[name].size, dtype=z[name].dtype) * (-1) ** k
-        directions[1][name] = ramp.reshape(z[name].shape)
-    slopes, mixed = (jax.jvp(kernel.wall.constrain, (z,), (v,))[1] for v in directions)
+    slopes, mixed, ramps, z = _slopes(kernel, last)
     variance, known = {}, {}
     for name, position in z.items():
-        alone = slopes[name].shape == position.shape and bool(
-            jnp.allclose(mixed[name], slopes[name] * directions[1][name], rtol=1e-4)
-        )
+        alone = _by_itself(slopes[name], mixed[name], ramps[name])
         known[name] = jnp.full(position.shape, alone and name in draws)
         variance[name] = jnp.ones_like(position)
         if alone and name in draws:
@@ -145,3 +198,25 @@ def _unconstrained_variance(
             square = jnp.maximum(slopes[name] ** 2, 1e-30)
             variance[name] = jnp.asarray(spread, position.dtype) / square
     return ravel_pytree(variance)[0], np.asarray(ravel_pytree(known)[0], bool)
+
+
+def _slopes(kernel: BoundSumKernel, last: Any) -> tuple[dict, dict, dict, dict]:
+    """Derivatives of the transform at the last position: along all ones, and along ramps.
+
+    The ramps, and the position, come with them.
+    """
+    z = jax.tree.map(lambda x: x[0], last.z) if np.ndim(last.i) else last.z
+    ones = jax.tree.map(jnp.ones_like, z)
+    ramps = {
+        name: (jnp.linspace(0.5, 1.5, z[name].size, dtype=z[name].dtype) * (-1) ** k).reshape(
+            z[name].shape
+        )
+        for k, name in enumerate(sorted(z))
+    }
+    slopes, mixed = (jax.jvp(kernel.wall.constrain, (z,), (v,))[1] for v in (ones, ramps))
+    return slopes, mixed, ramps, z
+
+
+def _by_itself(slope: Any, mixed: Any, ramp: Any) -> bool:
+    """Whether a transform acts on each coordinate by itself."""
+    return slope.shape == ramp.shape and bool(jnp.allclose(mixed, slope * ramp, rtol=1e-4))

@@ -14,6 +14,7 @@ from numpyro_dp import _validate
 from numpyro_dp.mcmc.fisher_sum import BoundFisherKernel, joint_entries, joint_weights
 from numpyro_dp.mcmc.gradient import GradientKernel
 from numpyro_dp.mcmc.noisy_sum import StepSize, step_at
+from numpyro_dp.mcmc.notes import Note
 
 __all__ = ["DPSGFS", "SGFSState"]
 
@@ -81,7 +82,7 @@ class FisherScoring:
         moved = vectors @ (scoring * (vectors.T @ (root * gradient + fresh)))
         return position + root * moved, {}
 
-    def notes(self, gradient_sd: float) -> tuple[str, ...]:
+    def notes(self, gradient_sd: float) -> tuple[Note, ...]:
         # The step shrinks where the privacy noise is large, so the temperature is always kept.
         return ()
 

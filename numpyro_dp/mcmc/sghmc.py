@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from numpyro_dp.mcmc.gradient import GradientKernel
 from numpyro_dp.mcmc.momentum import check_friction, kicked, overshot, relaxation_share
 from numpyro_dp.mcmc.noisy_sum import StepSize, step_at
-from numpyro_dp.mcmc.notes import raised_temperature
+from numpyro_dp.mcmc.notes import Note, raised_temperature
 
 __all__ = ["DPSGHMC", "SGHMCState"]
 
@@ -71,7 +71,7 @@ class FrictionDynamics:
         )
         return position, {"momentum": momentum}
 
-    def notes(self, gradient_sd: float) -> tuple[str, ...]:
+    def notes(self, gradient_sd: float) -> tuple[Note, ...]:
         if callable(self.step_size) or gradient_sd == 0:
             return ()
         reached = self.reached(self.step_size, gradient_sd)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from numpyro_dp.mcmc.gradient import GradientKernel
 from numpyro_dp.mcmc.noisy_sum import StepSize, step_at
-from numpyro_dp.mcmc.notes import raised_temperature
+from numpyro_dp.mcmc.notes import Note, raised_temperature
 
 __all__ = ["DPSGLD", "SGLDState"]
 
@@ -55,7 +55,7 @@ class Langevin:
         fresh = jnp.sqrt(missing * metric) * random.normal(key, position.shape, position.dtype)
         return position + step / 2 * metric * gradient + fresh, {}
 
-    def notes(self, gradient_sd: float) -> tuple[str, ...]:
+    def notes(self, gradient_sd: float) -> tuple[Note, ...]:
         if callable(self.step_size) or gradient_sd == 0:
             return ()
         reached = self.reached(self.step_size, gradient_sd)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from numpyro_dp.mcmc.gradient import GradientKernel
 from numpyro_dp.mcmc.momentum import check_friction, kicked, overshot, relaxation_share
 from numpyro_dp.mcmc.noisy_sum import StepSize, step_at
-from numpyro_dp.mcmc.notes import raised_temperature
+from numpyro_dp.mcmc.notes import Note, raised_temperature
 
 __all__ = ["DPSGNHT", "SGNHTState"]
 
@@ -91,7 +91,7 @@ class Thermostat:
         answering = (stride * gradient_sd) ** 2 / (2 * self.temperature)
         return jnp.minimum(jnp.maximum(stride * self.diffusion, jnp.max(answering)), 1)
 
-    def notes(self, gradient_sd: float) -> tuple[str, ...]:
+    def notes(self, gradient_sd: float) -> tuple[Note, ...]:
         if callable(self.step_size) or gradient_sd == 0:
             return ()
         reached = self.reached(self.step_size, gradient_sd)
@@ -100,11 +100,12 @@ class Thermostat:
         answering = self.step_size**0.5 * gradient_sd**2 / (2 * self.temperature)
         if hot or answering <= self.diffusion * (1 + 1e-9):
             return hot
-        return (
+        text = (
             f"The privacy noise exceeds what diffusion={self.diffusion:g} asks for: the "
             f"thermostat answers it with a friction of about {answering:.3g}, which keeps the "
-            "temperature once it has settled, and the chain moves more slowly for it.",
+            "temperature once it has settled, and the chain moves more slowly for it."
         )
+        return (Note(text, ""),)
 
     def reached(self, step_size: float, gradient_sd: float) -> float:
         return step_size * gradient_sd**2 / 2

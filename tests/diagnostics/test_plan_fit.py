@@ -53,7 +53,11 @@ def counted():
     accountant = ndp.Accountant()
     guide = AutoNormal(counts, init_loc_fn=init_to_median)
     optim = optax.inject_hyperparams(optax.sgd)(1e-4, momentum=0.9)
-    options: dict[str, Any] = {"noise_multiplier": 16 / 15, "clip": "plain", "accountant": accountant}
+    options: dict[str, Any] = {
+        "noise_multiplier": 16 / 15,
+        "clip": "plain",
+        "accountant": accountant,
+    }
     svi = ndp.DPSVI(counts, guide, optim, clip_norm=30.0, **options)
     records = np.full((2000, DIM), 7, np.float32).view(Sealed)
     run: dict[str, Any] = {"num_steps": 60, "privacy": None, "num_chains": 1, "inputs": None}

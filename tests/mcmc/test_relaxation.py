@@ -110,9 +110,10 @@ def collected(kernel, sds, length=400):
 
 
 def notes(kernel, sds, i=400, **changes):
-    return relaxation_notes(
+    found = relaxation_notes(
         kernel, collected(kernel, sds, **changes), state_at(kernel, i), thinning=1
     )
+    return tuple(note.text for note in found)
 
 
 def test_reports_name_the_slowest_site_and_the_remedy(wall):
@@ -121,7 +122,7 @@ def test_reports_name_the_slowest_site_and_the_remedy(wall):
     (slow,) = notes(kernel, (0.1, 0.8))
     assert "'scale'" in slow
     assert "not draws from a posterior" in slow
-    assert "A larger step_size, more steps" in slow
+    assert "A larger step_size (as far as ndp.plan calls it stable), more steps" in slow
     (hopeless,) = notes(bound(wall, noise_multiplier=20.0), (1.0, 0.1))
     assert "'mu'" in hopeless
     assert "by 1/τ" in hopeless

@@ -83,8 +83,8 @@ def test_notes_say_what_the_thermostat_does():
     sd = 8.0
     assert Thermostat(1e-4, 1.0, 1.0).notes(sd) == ()
     (answered,) = Thermostat(1e-2, 1.0, 1.0).notes(sd)
-    assert f"friction of about {0.1 * sd**2 / 2:.3g}" in answered
+    assert f"friction of about {0.1 * sd**2 / 2:.3g}" in answered.text
     (hot,) = Thermostat(6 / sd**2, 1.0, 1.0).notes(sd)
-    assert "temperature 3 " in hot
+    assert "temperature 3 " in hot.text
     with pytest.raises(ValueError, match="more than all of its momentum"):
         ndp.DPSGNHT(logistic, step_size=1.0, diffusion=1.1, **NOISY)

@@ -1,0 +1,168 @@
+"""What there is to act on comes first, and no table of draws is shown without its sign."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import numpyro_dp as ndp
+from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.mcmc.notes import in_one_line, raised_temperature
+from numpyro_dp.mcmc.relaxation import drawn_notes
+from numpyro_dp.model import PrivateModel
+
+
+def scaled(x):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    sigma = numpyro.sample("sigma", dist.LogNormal(0, 1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("x", dist.Normal(mu, sigma), obs=x)
+
+
+X = np.linspace(-1, 1, 40, dtype=np.float32)
+
+
+def kernel(**changes):
+    given = {"step_size": 1e-3, "clip_norm": 2.0, "noise_multiplier": 200.0, **changes}
+    return ndp.DPSGLD(scaled, **given)
+
+
+@pytest.fixture(scope="module")
+def hot():
+    """Steps at which the noise is a hundred times what is asked for, of a tempered likelihood."""
+    mcmc = ndp.MCMC(
+        kernel(likelihood_power=0.5, step_size=1e-2), num_warmup=0, num_samples=20,
+        progress_bar=False,
+    )  # fmt: skip
+    mcmc.run(jax.random.key(0), X)
+    return mcmc
+
+
+def test_notes_come_first_and_the_most_harmful_before_the_others(hot):
+    notes = hot.privacy.notes
+    assert [words in note for words, note in zip(
+        ("temperature", "relaxation times", "tempered posterior"), notes, strict=True
+    )] == [True] * 3  # fmt: skip
+    for text in (str(hot.privacy), hot.privacy.to_markdown(), hot.privacy._repr_html_()):
+        assert text.index("The privacy noise exceeds") < text.index("membership advantage")
+        assert text.index("differential privacy") < text.index("The privacy noise exceeds")
+
+
+def test_a_table_of_draws_has_its_sign(hot, capsys):
+    hot.print_summary()
+    shown = capsys.readouterr().out
+    line = shown.splitlines()[0]
+    assert line.startswith("3 notes: see .privacy (these draws are 10 times too wide (temperature")
+    assert "too few to show a posterior)" in line
+    assert shown.index("3 notes") < shown.index("mean")
+    assert shown.strip().splitlines()[-1].startswith("ε=")
+
+
+def test_the_end_of_a_run_says_that_there_are_notes(capsys):
+    mcmc = ndp.MCMC(kernel(), num_warmup=0, num_samples=20, progress_bar=False)
+    mcmc.run(jax.random.key(0), X)
+    assert capsys.readouterr().err.startswith("2 notes: see .privacy (these draws")
+    # Nothing to act on, nothing said: long enough and cool.
+    calm = kernel(noise_multiplier=0.5, step_size=0.5)
+    quiet = ndp.MCMC(calm, num_warmup=0, num_samples=5, progress_bar=False)
+    quiet.run(jax.random.key(0), X)
+    assert quiet.privacy.notes == ()
+    quiet.print_summary()
+    shown = capsys.readouterr()
+    assert "note" not in shown.out + shown.err
+
+
+def test_arviz_carries_the_sign(hot):
+    pytest.importorskip("arviz")
+    attributes = ndp.from_numpyro(hot).posterior.attrs
+    assert "10 times too wide" in attributes["dp_notes"]
+    assert json.loads(attributes["dp_statement"])["notes"] == list(hot.privacy.notes)
+
+
+def test_a_temperature_is_mended_by_the_step_size_it_names():
+    """10,000 steps of sd 400 at 1e-3: the remedy's own number is free of the note."""
+    wall = PrivateModel(scaled, (X,))
+    given = {"num_steps": 10, "relation": "zero_out", "delta": 1e-5}
+    bound = kernel().bind(wall, **given)
+    (note,) = bound.integrator.notes(bound.gradient_sd)
+    assert note.sign == f"are {np.sqrt(1e-3 * 400**2 / 4):.3g} times too wide (temperature 40)"
+    free = float(note.text.split("A step_size of at most ")[1].split()[0])
+    cool = kernel(step_size=free).bind(wall, **given)
+    assert raised_temperature(cool.integrator.reached(free, cool.gradient_sd), 1.001, "") == ()
+
+
+def state_at(bound, mu, log_sigma, i=400):
+    z = {"mu": jnp.float32(mu), "sigma": jnp.float32(log_sigma)}
+    return bound.start(None, z)._replace(i=jnp.asarray(i))
+
+
+def drawn(bound, mu, log_sigma, width=0.1):
+    rng = np.random.default_rng(0)
+    z = {"mu": mu + width * rng.normal(size=(1, 400)),
+         "sigma": log_sigma + 0.1 * rng.normal(size=(1, 400))}  # fmt: skip
+    states = {"z": jax.vmap(jax.vmap(bound.wall.constrain))(z)}
+    return drawn_notes(bound, states, state_at(bound, mu, log_sigma), thinning=1)
+
+
+@pytest.mark.parametrize("site", ["sigma", "mu"])
+def test_a_chain_that_ran_away_says_so(site):
+    bound = kernel(step_size=0.1).bind(
+        PrivateModel(scaled, (X,)), num_steps=10, relation="zero_out", delta=1e-5
+    )
+    (gone,) = drawn(bound, 0.0, -300.0) if site == "sigma" else drawn(bound, np.nan, 0.0)
+    assert f"{site!r} has left for infinity, or for the edge" in gone.text
+    assert "ndp.plan names a step_size" in gone.text
+    assert gone.sign == f"have run away in {site!r}"
+    assert drawn(bound, 0.0, 0.0) == ()
+
+
+def test_draws_far_wider_than_their_prior_have_a_sign():
+    """-960 ± 750 under a standard normal prior, with only its ε beside it."""
+    bound = kernel().bind(PrivateModel(scaled, (X,)), num_steps=10, relation="zero_out", delta=1e-5)
+    (slow,) = drawn(bound, -960.0, 0.0, width=750.0)[-1:]
+    assert "too few to show a posterior" in slow.sign
+    assert "A smaller clip_norm multiplies it too, but at the price of a bias" in slow.text
+    assert slow.text.index("more records") < slow.text.index("clip_norm")
+
+
+def test_a_schedule_is_judged_by_its_end():
+    hot = kernel(step_size=lambda i: 1e-2 + 0 * i)
+    mcmc = ndp.MCMC(hot, num_warmup=0, num_samples=20, progress_bar=False)
+    mcmc.run(jax.random.key(0), X)
+    assert "A schedule that ends at a step_size of at most 0.0000" not in mcmc.privacy.notes[0]
+    assert "A schedule that ends at a step_size of at most 2.5e-05" in mcmc.privacy.notes[0]
+
+
+def test_one_line():
+    assert in_one_line((), ()) == ""
+    assert in_one_line(("a",), ()) == "1 note: see .privacy"
+    assert in_one_line(("a", "b"), ("x", "y")) == "2 notes: see .privacy (these draws x; y)"
+
+
+def test_an_unbounded_ledger_is_quoted_at_the_delta_of_the_run():
+    accountant = ndp.Accountant()
+    accountant.charge(GaussianDpEvent(10.0), label="earlier")
+    mcmc = ndp.MCMC(
+        ndp.DPSGLD(scaled, step_size=1e-3, clip_norm=2.0, privacy=ndp.Budget(1.0, 1e-5),
+                   accountant=accountant),
+        num_warmup=0, num_samples=5, progress_bar=False,
+    )  # fmt: skip
+    mcmc.run(jax.random.key(0), X)
+    report = mcmc.privacy
+    assert report.ledger_delta == report.delta == 1e-5
+    assert report.ledger_epsilon == accountant.epsilon(1e-5) > report.epsilon
+    assert "at δ = 1e-06" not in str(report).split("whole ledger")[1]
+    # A budget's own δ is its promise, and stays.
+    bounded = ndp.Accountant(ndp.Budget(3.0, 1e-6))
+    other = ndp.MCMC(
+        ndp.DPSGLD(scaled, step_size=1e-3, clip_norm=2.0, privacy=ndp.Budget(1.0, 1e-5),
+                   accountant=bounded),
+        num_warmup=0, num_samples=5, progress_bar=False,
+    )  # fmt: skip
+    other.run(jax.random.key(0), X)
+    assert other.privacy.ledger_delta == 1e-6
+    assert " left at δ=1e-06" in other._privacy_line()
