@@ -23,6 +23,8 @@ from numpyro_dp.errors import UnsupportedModelError
 __all__ = ["ArrayLeaf", "FixedLeaf", "Layout", "Public", "as_records", "public", "read_arguments"]
 
 _NUMBERS = (bool, int, float)
+# So many arrays in a list are rows of one.
+_MANY = 10
 _STATIC_TYPES = (bool, int, float, complex, str, bytes)
 # Rows in the place of a private number of records: a prime, hardly the length of another axis. What
 # is traced on them must be the same on few, too.
@@ -282,7 +284,7 @@ def _is_table(value: Sequence[Any]) -> bool:
     """Tell whether a list looks like an array that nobody made one of."""
     leaves = jax.tree.leaves(value)
     if all(isinstance(leaf, ArrayLeaf) for leaf in leaves):
-        return len(value) >= _TABLE and len({leaf.shape for leaf in leaves}) == 1
+        return len(value) >= _MANY and len({leaf.shape for leaf in leaves}) == 1
     return all(isinstance(leaf, FixedLeaf) and type(leaf.value) in _NUMBERS for leaf in leaves)
 
 
