@@ -121,7 +121,11 @@ def prepare(
 
 
 def require_public_start(
-    guide: Callable[..., Any], layout: Layout, num_records: int, records: Sequence[Any] = ()
+    guide: Callable[..., Any],
+    layout: Layout,
+    num_records: int,
+    records: Sequence[Any] = (),
+    model: Callable[..., Any] | None = None,
 ) -> None:
     """Refuse a guide whose code names the records: a fit would start at them.
 
@@ -132,6 +136,7 @@ def require_public_start(
         layout: the model's arguments, some of them declared public.
         num_records: number of records.
         records: the record arguments as they were given.
+        model: what was read already, and need not be again as the guide's own.
 
     Raises:
         UnsupportedModelError: with the array's name and the remedy.
@@ -141,6 +146,7 @@ def require_public_start(
     if not isinstance(guide, autoguide.AutoGuide):
         return
     own = guide.model.model if isinstance(guide.model, _WithoutRecords) else guide.model
-    read(own, whose="the autoguide's model")
+    if own is not model:
+        read(own, whose="the autoguide's model")
     remedy = "It has to be free of data: compute it from public numbers alone"
     read(guide.init_loc_fn, whose="init_loc_fn=", remedy=remedy)

@@ -51,14 +51,19 @@ def made_up_rows(rng: np.random.Generator, struct: jax.ShapeDtypeStruct) -> np.n
     return made[kind].astype(struct.dtype)
 
 
-def moved(records: list[np.ndarray]) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Yield each row, with each of its columns moved by several amounts, and with all of them."""
+def moved(records: list[np.ndarray], *, gently: bool) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Yield each row, with each of its columns moved by several amounts, and with all of them.
+
+    ``gently``: by a small amount only.
+    """
     rng = np.random.default_rng(0)
     sizes = [math.prod(a.shape[1:]) for a in records]
     columns = np.arange(sum(sizes))
     groups = [columns, *np.array_split(columns, min(len(columns), _GROUPS))]
     ends = np.cumsum(sizes)[:-1]
-    for row, group, move in itertools.product(range(DUMMIES), groups, _MOVES):
+    for row, group, move in itertools.product(
+        range(DUMMIES), groups, _MOVES[: 1 if gently else None]
+    ):
         amounts = np.zeros(len(columns))
         amounts[group] = move * rng.uniform(0.5, 1.0, len(group))
         parts = zip(records, np.split(amounts, ends), strict=True)

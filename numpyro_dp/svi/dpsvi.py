@@ -227,7 +227,7 @@ class DPSVI(MeteredSVI):
             private_size=self._account.private_size,
         )
         _, records = read_arguments(self.model, args, given)
-        require_public_start(self.guide, found.layout, found.num_records, records)
+        require_public_start(self.guide, found.layout, found.num_records, records, self.model)
         require_data_free(self.optim, found, records)
         prepare(self.guide, found.layout, found.plate, found.dropped)
         # First the start: an autoguide must not be set up inside the judgement's trace.

@@ -157,6 +157,26 @@ def derived(of):
     return model
 
 
+def root(x):
+    """Newton's method, to an accuracy that single precision reaches for small numbers only."""
+
+    def one(x):
+        return jax.lax.while_loop(
+            lambda s: jnp.abs(s * s - x) > 1e-4, lambda s: 0.5 * (s + x / s), jnp.ones_like(x)
+        )
+
+    return jax.vmap(one)(x)
+
+
+def rooted(shift):
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("people", y.shape[0]):
+            numpyro.sample("y", dist.Normal(w * root(jnp.abs(x) + 0.1) + shift(x), 30.0), obs=y)
+
+    return lambda y: model(y, y)
+
+
 def censored(shift):
     def model(y):
         loc = numpyro.sample("loc", dist.Normal(0, 1))
@@ -180,8 +200,9 @@ SHARES = np.random.default_rng(0).dirichlet([2.0, 3.0, 4.0], 12)
         (shares, SHARES, None),
         (derived(steep_by_all), real, None),
         (censored(lambda y: y.mean()), real, None),
+        (rooted(lambda y: y.mean()), real, None),
     ],
-    ids=["enumerated", "nested", "drawn outcomes", "own derivative", "loop"],
+    ids=["enumerated", "nested", "drawn outcomes", "own derivative", "loop", "convergence"],
 )
 def test_other_shapes_of_models_are_judged_too(model, given, plate):
     with pytest.raises(UnsupportedModelError, match=REFUSED):
@@ -189,7 +210,9 @@ def test_other_shapes_of_models_are_judged_too(model, given, plate):
 
 
 @pytest.mark.parametrize(
-    "model", [derived(steep), censored(jnp.zeros_like)], ids=["own derivative", "loop"]
+    "model",
+    [derived(steep), censored(jnp.zeros_like), rooted(jnp.zeros_like)],
+    ids=["own derivative", "loop", "convergence"],
 )
 def test_derivatives_and_loops_of_the_models_own_are_accepted(model):
     PrivateModel(model, (real,))
@@ -203,3 +226,8 @@ def test_only_what_is_finite_on_no_made_up_records_is_warned_of():
 
     with pytest.warns(UserWarning, match=r"could not be checked.*site.s. `late`"):
         PrivateModel(model, (real + 2e6,))
+
+
+def test_keys_of_another_kind_are_no_obstacle():
+    with jax.default_prng_impl("rbg"):
+        PrivateModel(regression(), rows())
