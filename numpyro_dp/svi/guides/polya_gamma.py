@@ -216,7 +216,7 @@ class PolyaGammaGuide(StatisticsGuide):
     def _resolution(
         self, found: Outline, num_steps: int | None, signal: Callable[[int], float]
     ) -> tuple[float, float]:
-        """Noise of a curvature over its mean eigenvalue, and the least direction it lets through."""
+        """Noise of a curvature over its mean eigenvalue, and the weakest direction resolved."""
         regression = self._regression(found)
         steps = DEFAULT_STEPS["full"] + 1 if num_steps is None else num_steps
         told, own = signal(steps), 0.0
