@@ -112,6 +112,13 @@ class Findings:
             self.chain.temperature(size) > WIDENED
         )  # fmt: skip
 
+    def _cooled_already(self) -> bool:
+        """Whether the step size that is stable is cool as well."""
+        chain = self.chain
+        return chain is not None and self._unstable() and (
+            chain.temperature(chain.stable_size()) <= WIDENED
+        )  # fmt: skip
+
     def _slow(self) -> bool:
         return self.chain is not None and self.chain.missing() > _MISSED
 
@@ -152,7 +159,7 @@ class Findings:
                 "more records, a larger budget, fewer parameters, or a larger batch with fewer "
                 "steps"
             )
-        if self._hot():
+        if self._hot() and not self._cooled_already():
             found.append(self._far_law() if self._slow() else self._cooler())
         if self._blurred():
             found.append(

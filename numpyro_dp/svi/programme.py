@@ -92,6 +92,10 @@ class Programme(ABC):
     def params(self, state: Any) -> Mapping[str, Array]:
         """Values of the guide's ``numpyro.param`` sites, on their own supports."""
 
+    def learnt(self, state: Any) -> tuple[str, ...]:
+        """Sentences for the report from what was released; post-processing."""
+        return ()
+
     @abstractmethod
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
         """Record arrays, leading axis the number of records, in the order of ``record``."""

@@ -161,7 +161,7 @@ class VIPS:
                 for done, state in known:
                     jax.block_until_ready(state)
                     show(done)
-            report = self._report(programme, plan, found)
+            report = self._report(programme, plan, found, programme.learnt(state))
             return DPSVIRunResult(dict(programme.params(state)), state, None, report, target)
 
     def forecast(self, num_steps: int | None, *args: Any, **kwargs: Any) -> str:
@@ -233,7 +233,9 @@ class VIPS:
         x64 = bool(jax.config.read("jax_enable_x64"))
         return variational_model(self.model, self.guide, found, self._data_plate, False, x64)
 
-    def _report(self, programme: Programme, plan: Releases, found: Outline) -> PrivacyReport:
+    def _report(
+        self, programme: Programme, plan: Releases, found: Outline, learnt: tuple[str, ...]
+    ) -> PrivacyReport:
         first = plan.sums[0]
         names = ", ".join(f"{phase.name} ({len(phase.weights)})" for phase in plan.phases)
         return self._account.report(
@@ -256,7 +258,7 @@ class VIPS:
                 *(f"argument {name}" for name in found.layout.public_names),
             ),
             arithmetic=arithmetic(first),
-            notes=programme.notes,
+            notes=learnt + programme.notes,
         )
 
 

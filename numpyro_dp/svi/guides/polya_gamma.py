@@ -15,7 +15,12 @@ from jaxtyping import Array
 
 from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.svi.guides.polya_gamma_base import Settings, Steps, resolution
+from numpyro_dp.svi.guides.polya_gamma_base import (
+    Settings,
+    Steps,
+    least_resolved,
+    resolution,
+)
 from numpyro_dp.svi.guides.polya_gamma_designs import (
     DEFAULT_STEPS,
     LEAST_STEPS,
@@ -52,7 +57,8 @@ class PolyaGammaGuide(StatisticsGuide):
 
     - ``"full"``: a bound on the curvature once, three rounds of scores, the curvature at the point
       reached once, five more rounds; the posterior precision knows how noisy the scores were.
-      Ten releases. For intervals that cover, where the budget resolves the matrix.
+      Ten releases. For intervals, where the budget resolves the matrix: directions that lie below
+      its noise have rough ones, and the report names them.
     - ``"diagonal"``: the bound's diagonal once and fifteen rounds of scores; a mean-field
       posterior, too narrow where outcomes are far from even odds, since the bound stands for the
       curvature. Where the budget does not resolve the matrix.
@@ -64,7 +70,8 @@ class PolyaGammaGuide(StatisticsGuide):
     :param centred_norm: the same after centring; default: learnt in the centring release, which has
         one number more for it.
     :param design: see above; ``None`` chooses ``"full"`` where the noise of a curvature release is
-        smaller than its mean eigenvalue, by public numbers alone (:meth:`VIPS.forecast` shows it).
+        smaller than its mean eigenvalue, by public numbers alone (:meth:`VIPS.forecast` shows it,
+        and how weak a direction may be).
     :param centre: whether the mean of the inputs is released first, for a twentieth of the
         squared privacy loss, subtracted, and undone in the intercept. Default: where there is an
         intercept, and not in the paper's design.
@@ -103,8 +110,8 @@ class PolyaGammaGuide(StatisticsGuide):
         >>> x, y = jnp.zeros((5000, 2)), jnp.zeros(5000, int)
         >>> guide = ndp.guides.PolyaGammaGuide(model, row_norm=1.5)
         >>> vips = ndp.VIPS(model, guide, privacy=ndp.Budget(1.0, 1e-5))
-        >>> print(vips.forecast(None, x, y).splitlines()[-1].split(": ")[-1])
-        design 'full' fits.
+        >>> "design 'full' fits" in vips.forecast(None, x, y)
+        True
 
     ``vips.run(key, None, x, y)`` then fits it.
     """
@@ -197,21 +204,29 @@ class PolyaGammaGuide(StatisticsGuide):
         """This guide, with the design that the budget resolves where none was given."""
         if self.design is not None:
             return self
-        ratio = self._ratio(found, num_steps, signal)
-        return _with_design(self, "full" if ratio < 1 else "diagonal", _reason(ratio))
+        ratio, least = self._resolution(found, num_steps, signal)
+        return _with_design(self, "full" if ratio < 1 else "diagonal", _reason(ratio, least))
 
     def outlook(
         self, found: Outline, num_steps: int | None, signal: Callable[[int], float]
     ) -> tuple[str, ...]:
         """Which design fits, and why."""
-        return (_reason(self._ratio(found, num_steps, signal)),)
+        return (_reason(*self._resolution(found, num_steps, signal)),)
 
-    def _ratio(
+    def _resolution(
         self, found: Outline, num_steps: int | None, signal: Callable[[int], float]
-    ) -> float:
-        dim = self._regression(found).dim
+    ) -> tuple[float, float]:
+        """Noise of a curvature over its mean eigenvalue, and the weakest direction resolved."""
+        regression = self._regression(found)
         steps = DEFAULT_STEPS["full"] + 1 if num_steps is None else num_steps
-        return resolution(dim, found.num_records, signal(steps))
+        told, own = signal(steps), 0.0
+        if regression.intercept is not None:
+            own = regression.intercept[1]
+        norm = self.centred_norm or self.row_norm
+        return (
+            resolution(regression.dim, found.num_records, told),
+            least_resolved(regression.dim, told, norm, own),
+        )
 
     def _regression(self, found: Outline) -> Regression:
         return read_regression(self.model, found, self.intercept, self.max_trials, self.max_count)
@@ -256,9 +271,13 @@ def _with_design(guide: PolyaGammaGuide, design: str, reason: str) -> PolyaGamma
     return settled
 
 
-def _reason(ratio: float) -> str:
-    design, word = ("full", "below") if ratio < 1 else ("diagonal", "above")
+def _reason(ratio: float, least: float) -> str:
+    noise = f"The noise of one released curvature matrix is about {ratio:.2g} times its mean"
+    if ratio >= 1:
+        return f"{noise} eigenvalue, above 1: design 'diagonal' fits, without intervals to trust."
     return (
-        f"The noise of one released curvature matrix is about {ratio:.2g} times its mean "
-        f"eigenvalue, {word} 1: design {design!r} fits."
+        f"{noise} eigenvalue, below 1: design 'full' fits. Its intervals hold along directions of "
+        f"the inputs whose sum of squares about their mean is {least:.2g} or more (for a column of "
+        "0 and 1, its number of ones; for two collinear columns, of their difference); weaker ones "
+        "are not resolved, and the report counts them."
     )

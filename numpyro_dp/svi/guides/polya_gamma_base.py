@@ -14,11 +14,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from numpyro_dp.glm import Row
-from numpyro_dp.svi.guides.polya_gamma_model import Regression
+from numpyro_dp.svi.guides.polya_gamma_model import Regression, split_coefficients
 from numpyro_dp.svi.programme import Phase, Programme
 from numpyro_dp.variational import Outline
 
-__all__ = ["Inputs", "Known", "Law", "Settings", "Steps", "resolution"]
+__all__ = ["Inputs", "Known", "Law", "Settings", "Steps", "least_resolved", "resolution"]
 
 # Shares of the squared privacy loss.
 CENTRING, FIRST_MATRIX = 0.05, 0.06
@@ -135,6 +135,17 @@ class Steps(Programme):
             found |= {"auto_shape": shape, "auto_rate": state.law.rate}
         return found
 
+    def coefficients(self) -> list[str]:
+        """A name for every coefficient, in the order of the flat vector."""
+        latents = self.regression.latents
+        places = split_coefficients(latents, jnp.arange(latents.dim))
+        names = [""] * latents.dim
+        for name, numbers in places.items():
+            for index, number in np.ndenumerate(np.asarray(numbers)):
+                at = ", ".join(map(str, index))
+                names[int(number)] = f"'{name}[{at}]'" if at else f"'{name}'"
+        return names
+
     @abstractmethod
     def begin(self) -> Any:
         """What the design keeps for itself, before any release."""
@@ -209,6 +220,19 @@ class Steps(Programme):
         around = jnp.clip(around, (_LEAST * norm) ** 2, norm**2)
         own = 0.0 if self.regression.intercept is None else self.regression.intercept[1]
         return Inputs(shift, jnp.sqrt(_SPREAD**2 * (around + own**2)))
+
+
+def least_resolved(dim: int, signal: float, row_norm: float, own: float) -> float:
+    """Sum of squares along a direction of the inputs that the noise of a curvature lets through.
+
+    The edge of that noise over a quarter, by public numbers: rows are as long as they may be.
+
+    :param signal: the μ of a Gaussian mechanism as private as the whole run.
+    :param own: the constant in the column of the intercept.
+    """
+    if signal == math.inf:
+        return 0.0
+    return math.sqrt(2 * dim) / (signal * math.sqrt(FIRST_MATRIX)) * (row_norm**2 + own**2)
 
 
 def resolution(dim: int, num_records: int, signal: float) -> float:

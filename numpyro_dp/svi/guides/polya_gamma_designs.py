@@ -28,6 +28,8 @@ _MOMENTUM, _TAIL = 0.5, 0.6
 # Many rounds go in smaller steps, which average more of their noise.
 _DAMPING, _FEW = 0.3, 15
 _REMEMBERED = 3
+# Of the noise's edge, what an interval takes for the curvature of a direction below it.
+_UNRESOLVED = 0.1
 _FORGETTING = 0.7
 
 
@@ -57,9 +59,13 @@ class _Scores(Steps):
 
 
 class _Rounds(NamedTuple):
-    """Work of the full design: curvature in its own basis, and the last rounds' targets."""
+    """Work of the full design: curvature in its own basis, and the last rounds' targets.
+
+    ``resolved`` is 1 along directions whose curvature is above its release's noise, else 0.
+    """
 
     values: Float[Array, " dim"]
+    resolved: Float[Array, " dim"]
     vectors: Float[Array, "dim dim"]
     targets: Float[Array, "rounds dim"]
     weights: Float[Array, " rounds"]
@@ -70,7 +76,9 @@ class FullScores(_Scores):
 
     The posterior knows the noise: along each eigenvector of the curvature the released scores
     tell ``w² / (w + s²)`` of the precision ``w`` that exact ones would, s² the variance of their
-    noise.
+    noise. A direction whose curvature is below the noise of its own release is not resolved: its
+    steps take the noise's edge for curvature, which is safe; its interval takes a tenth of that,
+    since the edge is more than was learnt there, and how much less nobody knows.
     """
 
     def __init__(
@@ -92,6 +100,7 @@ class FullScores(_Scores):
         """Nothing is known of the curvature."""
         dim, dtype = self.regression.dim, self._dtype
         return _Rounds(
+            jnp.ones(dim, dtype),
             jnp.ones(dim, dtype),
             jnp.eye(dim, dtype=dtype),
             jnp.zeros((_REMEMBERED, dim), dtype),
@@ -115,15 +124,17 @@ class FullScores(_Scores):
         if phase in (0, 2):
             unit, dim = self.curvature_unit(state), self.regression.dim
             floor = jnp.maximum(maths.edge(noise_sd, dim), 1e-6) * unit
-            spectrum = maths.spectrum(maths.unpacked(released * unit, dim), floor)
-            return state._replace(work=state.work._replace(values=spectrum[0], vectors=spectrum[1]))
+            values, vectors = maths.spectrum(maths.unpacked(released * unit, dim), floor)
+            resolved = (values > floor).astype(self._dtype)
+            work = state.work._replace(values=values, resolved=resolved, vectors=vectors)
+            return state._replace(work=work)
         unit = self.score_unit(state)
         if phase == 1:
             return self._bounded_step(state, released * unit)
         return self._newton_step(state, released * unit, (noise_sd * unit) ** 2)
 
     def _bounded_step(self, state: Known, score: Float[Array, " dim"]) -> Known:
-        values, vectors, _, _ = state.work
+        values, vectors = state.work.values, state.work.vectors
         precision = (vectors * values) @ vectors.T + self.prior_precision(state)
         covariance = jnp.linalg.inv(precision)
         mean = state.law.mean
@@ -133,7 +144,7 @@ class FullScores(_Scores):
     def _newton_step(
         self, state: Known, score: Float[Array, " dim"], variance: Float[Array, ""]
     ) -> Known:
-        values, vectors, targets, weights = state.work
+        values, resolved, vectors, targets, weights = state.work
         mean = state.law.mean
         target = values * (vectors.T @ mean) + vectors.T @ score
         targets = jnp.roll(targets, 1, axis=0).at[0].set(target)
@@ -141,11 +152,29 @@ class FullScores(_Scores):
         total = weights.sum()
         told = values**2 / (values + 1 / total)
         seen = (weights @ targets) / total
-        precision = (vectors * told) @ vectors.T + self.prior_precision(state)
-        covariance = jnp.linalg.inv(precision)
+        prior = self.prior_precision(state)
         linear = vectors @ (told * seen / values) + self.prior_gradient(state, jnp.zeros_like(mean))
+        place = jnp.linalg.solve((vectors * told) @ vectors.T + prior, linear)
+        trusted = values * jnp.where(resolved > 0, 1, _UNRESOLVED)
+        sure = trusted**2 / (trusted + 1 / total)
+        covariance = jnp.linalg.inv((vectors * sure) @ vectors.T + prior)
         work = state.work._replace(targets=targets, weights=weights)
-        return self.with_law(state._replace(work=work), covariance @ linear, covariance)
+        return self.with_law(state._replace(work=work), place, covariance)
+
+    def learnt(self, state: Known) -> tuple[str, ...]:
+        """Which coefficients lie along directions that were not resolved."""
+        resolved, vectors = np.asarray(state.work.resolved), np.asarray(state.work.vectors)
+        if resolved.all():
+            return ()
+        share = (vectors**2) @ (1 - resolved)
+        # Other columns carry a little of every direction.
+        named = [name for name, part in zip(self.coefficients(), share, strict=True) if part > 0.2]
+        return (
+            f"{int((1 - resolved).sum())} of {len(resolved)} directions of the curvature lie below "
+            "the noise of its release and are not resolved: places and intervals there are rough "
+            f"guesses. Mostly {', '.join(named) or 'no single coefficient'}: rare or "
+            "collinear columns. Merge or drop them, or take more records or a larger budget.",
+        )
 
 
 class _Descent(NamedTuple):
