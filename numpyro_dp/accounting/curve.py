@@ -135,8 +135,8 @@ def _check_range(event: DpEvent) -> None:
         least = 0 if isinstance(event, TotalVariation) else _LEAST
         if value != 0 and not least <= abs(value) <= _LARGEST:
             raise ValueError(
-                f"{type(event).__name__}.{name} is too extreme to be accounted for: it must be 0 or "
-                f"lie between {_LEAST:g} and {_LARGEST:g}"
+                f"{type(event).__name__}.{name} is too extreme to be accounted for: it must be 0 "
+                f"or lie between {_LEAST:g} and {_LARGEST:g}"
             )
 
 
