@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, TypeVar
 
 import attr

@@ -82,7 +82,7 @@ def reached(opening, kinds, rule):
     "kinds", [MENU[:2] + MENU[-1:], pytest.param(MENU, marks=pytest.mark.slow)], ids=["few", "all"]
 )
 def test_the_best_choice_of_the_second_charge_stays_within_delta(kinds):
-    assert 0.9 * BUDGET.delta < reached(MENU[0], kinds, by_rule) <= BUDGET.delta
+    assert 0.85 * BUDGET.delta < reached(MENU[0], kinds, by_rule) <= BUDGET.delta
 
 
 def test_that_adversary_breaks_sums_of_losses():
