@@ -404,7 +404,8 @@ class ChargePlan(Accountant):
         raise ValueError("a plan takes no further plans: ask the accountant that made it")
 
     def _has(self, book: Book, event: DpEvent) -> bool:
-        return self._unused(book).covers(steps_of(event))
+        planned = book.entries[self._entry - 1].planned
+        return planned and self._unused(book).covers(steps_of(event))
 
     def _unused(self, book: Book) -> Steps:
         drawn = [draw.event for draw in book.draws if draw.plan == self._entry]

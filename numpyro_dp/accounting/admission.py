@@ -191,13 +191,14 @@ def is_pure(curves: Sequence[PrivacyCurve]) -> bool:
 
 def rooms(first: PrivacyCurve, budget: Budget) -> Rooms | None:
     """Return what the entry ``first`` leaves of ``budget``; None when it leaves nothing."""
-    weight = (1 + math.exp(min(budget.epsilon, 700.0))) * _UP
-    fixed = weight * first.distance
+    weight = math.inf if budget.epsilon > 700 else (1 + math.exp(budget.epsilon)) * _UP
+    fixed = weight * first.distance if first.distance else 0.0
     spare = budget.delta - first.composition.delta(budget.epsilon) - fixed
     if not spare > 0:
         return None
     kept = (_SLACK + _DISTANCES) * spare + fixed
-    return Rooms((budget.delta - kept * _UP), _SLACK * spare, _DISTANCES * spare / weight)
+    delta = (budget.delta - kept * _UP) * (1 - 1e-15)
+    return Rooms(delta, _SLACK * spare, _DISTANCES * spare / weight)
 
 
 def _costly(curves: Sequence[PrivacyCurve]) -> tuple[PrivacyCurve, ...] | None:

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from numbers import Integral, Real
-from typing import TypeVar
+from numbers import Integral
+from typing import Any, TypeVar
 
 import attr
 
@@ -129,8 +129,11 @@ def parts(event: DpEvent, relation: Relation) -> Parts:
 def _check_range(event: DpEvent) -> None:
     """Refuse numbers whose squares, powers or quotients no floating-point number holds."""
     for name in _fields(type(event)):
-        value = getattr(event, name)
-        if isinstance(value, bool) or not isinstance(value, Real):
+        value: Any = getattr(event, name)
+        # What is no finite number at all is left to the handlers' own words.
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if not abs(value) < math.inf:
             continue
         least = 0 if isinstance(event, TotalVariation) else _LEAST
         if value != 0 and not least <= abs(value) <= _LARGEST:

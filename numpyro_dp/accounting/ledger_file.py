@@ -43,6 +43,17 @@ _SCHEMAS = {_OLD_FORMAT: {_META, _ENTRIES}, _FORMAT: {_META, _ENTRIES, _DRAWS}}
 # thread's connection: within a process one thread at a time touches ledgers.
 _ONE_AT_A_TIME = threading.RLock()
 
+
+def _after_fork() -> None:
+    """Whoever held the lock in the parent does not run in the child."""
+    global _ONE_AT_A_TIME
+    _ONE_AT_A_TIME = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 _Line = TypeVar("_Line")
 
 

@@ -249,7 +249,7 @@ def _on_grid(pmf: PLDPmf) -> tuple[Array, Array]:
     spacing, low = dense._discretization, dense._lower_loss
     masses = np.concatenate([np.zeros(max(low, 0)), dense._probs[max(-low, 0) :], [0.0]])
     # What is lost beyond counts as lost altogether.
-    near, far = np.split(masses, [int(_FARTHEST_READ / spacing)])
+    near, far = np.split(masses, [max(int(_FARTHEST_READ / spacing), 1)])
     beyond = np.concatenate([[0.0], np.cumsum(near[:0:-1])])
     falling = lfilter([-math.expm1(-spacing)], [1.0, -math.exp(-spacing)], beyond)
     losses = np.expm1(spacing * np.arange(len(near)))

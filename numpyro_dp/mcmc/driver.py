@@ -298,7 +298,7 @@ class MCMC(numpyro.infer.MCMC):
         behind = 0 if self._warmup_state is None else steps_behind(self._warmup_state)
         warmup, steps = steps, steps + later
         event = bound.event(steps, start=behind, num_chains=chains)
-        reserved = Reserved(event, warmup, later, chains) if later else None
+        reserved = Reserved(event, warmup, later, chains, bound.wall.plate) if later else None
         if self.progress_bar:
             relation, delta = self._accountant.relation, self.sampler.delta
             in_turn = self.chain_method == "sequential"
@@ -374,7 +374,9 @@ class MCMC(numpyro.infer.MCMC):
         # Rounded up to the next point of the table: the bar never shows less than was spent.
         parallel = self.num_chains if self.chain_method == "vectorized" else 1
         steps = self._steps_before_chain + done * self.sampler.steps_per_sample * parallel
-        reached = next(epsilon for count, epsilon in table if steps <= count)
+        reached = next((epsilon for count, epsilon in table if steps <= count), None)
+        if reached is None:
+            return ""
         return f"ε={cents_up(reached)} of {cents_up(table[-1][1])} charged"
 
     def _forget(self) -> None:

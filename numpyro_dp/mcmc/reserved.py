@@ -18,16 +18,18 @@ class Reserved(NamedTuple):
     - **done**: private steps of the warm-up, over all chains.
     - **later**: private steps of the samples, over all chains.
     - **chains**: chains.
+    - **plate**: the private plate.
     """
 
     event: DpEvent
     done: int
     later: int
     chains: int
+    plate: str
 
     def covers(self, bound: BoundKernel, steps: int, chains: int, state: Any) -> bool:
         """Whether ``steps`` of ``bound`` from ``state`` on are those samples, or fewer of them."""
-        if steps > self.later or chains != self.chains:
+        if steps > self.later or (chains, bound.wall.plate) != (self.chains, self.plate):
             return False
         if steps_behind(state) * chains != self.done:
             return False

@@ -82,7 +82,7 @@ def reached(opening, kinds, rule):
     "kinds", [MENU[:2] + MENU[-1:], pytest.param(MENU, marks=pytest.mark.slow)], ids=["few", "all"]
 )
 def test_the_best_choice_of_the_second_charge_stays_within_delta(kinds):
-    assert 0.9 * BUDGET.delta < reached(MENU[0], kinds, by_rule) <= BUDGET.delta
+    assert 0.85 * BUDGET.delta < reached(MENU[0], kinds, by_rule) <= BUDGET.delta
 
 
 def test_that_adversary_breaks_sums_of_losses():
@@ -354,7 +354,7 @@ def test_a_first_charge_that_takes_everything_leaves_no_room():
     assert not by_rule(GaussianDpEvent(1 / shift * (1 + 1e-12)), GaussianDpEvent(1e3))
 
 
-# --- the losses of filter.md, section 4; all of them in tests/benchmarks/filter_loss.py
+# --- the losses of filter.md, section 4; all of them: tests/benchmarks/filter_loss.py
 
 
 LOSSES = [
