@@ -289,8 +289,8 @@ def plan(
     records, and it may be less than nothing: draws that are still near their start, or spread
     widely by a step size far above ``free_step_size``, can predict worse than the prior. How
     records lie to one another is private, and correlated columns are learnt through more noise than
-    the independent ones of made-up inputs; ``gain_at_best`` has all information along one direction: h is the trace of F, and the
-    draws are those of the last step. An optimiser is rehearsed along it too, on 1, 1/8, 1/64 and
+    the independent ones of made-up inputs; ``gain_at_best`` has all information along one
+    direction: h is the trace of F, and the draws are those of the last step. An optimiser is rehearsed along it too, on 1, 1/8, 1/64 and
     1/512 of the information, and the best of these counts if it is the smaller figure: in the
     luckiest run of ten, whose noise moves it by n/8, 1 − m² − (n/8)² comes through.
 
