@@ -270,11 +270,12 @@ def plan(
     no temperature above 4, and after half of the steps the slowest direction is within 3 posterior
     standard deviations of its place; and if all of what follows holds.
 
-    The verdict is *fine* only when this share is 0.9 or more, so that a run is expected, under the prior
-    predictive, to gain over the prior nine tenths of what one without privacy gains (a learning
-    rate at which the fit runs away on likely records of the model is not fine, even where records
-    turn out milder than the prior thinks); and when the noise of the curvature's release is no larger than the curvature; and when the bound
-    below is 1, without which no nine tenths can have come from the records.
+    The verdict is *fine* only when this share is 0.9 or more, so that a run is expected, under the
+    prior predictive, to gain over the prior nine tenths of what one without privacy gains (a
+    learning rate at which the fit runs away on likely records of the model is not fine, even where
+    records turn out milder than the prior thinks); and when the noise of the curvature's release is
+    no larger than the curvature; and when the bound below is 1, without which no nine tenths can
+    have come from the records.
 
     It is *swamped* when the run cannot be told from one without any record, whatever the records
     are: no event, such as that its result predicts better than the prior, is likelier by more than
@@ -284,12 +285,12 @@ def plan(
     optimiser, step size and geometry, and of ranks (accuracy) as of probabilities. What such a run
     predicts better than the prior, it has from its start.
 
-    Everything else that lets too little through is *noisy*: how much is learnt depends on the records, and it may be less than
-    nothing: draws that are still near their start, or spread widely by a step size far above
-    ``free_step_size``, can predict worse than the prior. How records lie to one another is private,
-    and correlated columns are learnt through more noise than the independent ones of made-up
-    inputs; ``gain_at_best`` has all information along one direction: h is the trace of F, and the
-    draws are those of the last step. An optimiser is rehearsed along it too, on 1, 1/8, 1/64 and
+    Everything else that lets too little through is *noisy*: how much is learnt depends on the
+    records, and it may be less than nothing: draws that are still near their start, or spread
+    widely by a step size far above ``free_step_size``, can predict worse than the prior. How
+    records lie to one another is private, and correlated columns are learnt through more noise than
+    the independent ones of made-up inputs; ``gain_at_best`` has all information along one
+    direction: h is the trace of F, and the draws are those of the last step. An optimiser is rehearsed along it too, on 1, 1/8, 1/64 and
     1/512 of the information, and the best of these counts if it is the smaller figure: in the
     luckiest run of ten, whose noise moves it by n/8, 1 − m² − (n/8)² comes through.
 
