@@ -290,9 +290,10 @@ def plan(
     widely by a step size far above ``free_step_size``, can predict worse than the prior. How
     records lie to one another is private, and correlated columns are learnt through more noise than
     the independent ones of made-up inputs; ``gain_at_best`` has all information along one
-    direction: h is the trace of F, and the draws are those of the last step. An optimiser is rehearsed along it too, on 1, 1/8, 1/64 and
-    1/512 of the information, and the best of these counts if it is the smaller figure: in the
-    luckiest run of ten, whose noise moves it by n/8, 1 − m² − (n/8)² comes through.
+    direction: h is the trace of F, and the draws are those of the last step. An optimiser is
+    rehearsed along it too, on 1, 1/8, 1/64 and 1/512 of the information, and the best of these
+    counts if it is the smaller figure: in the luckiest run of ten, whose noise moves it by n/8,
+    1 − m² − (n/8)² comes through.
 
     **Privacy.** Nothing of any record but its shape is looked at: free. What stands in ``inputs``
     is taken as public.
@@ -305,7 +306,7 @@ def plan(
         ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
         ...     with numpyro.plate("people", x.shape[0]):
         ...         numpyro.sample("x", dist.Normal(mu, 1), obs=x)
-        >>> kernel = ndp.DPSGLD(model, step_size=1e-4, batch_size=50, clip_norm=2.0,
+        >>> kernel = ndp.DPSGLD(model, step_size=2e-5, batch_size=50, clip_norm=2.0,
         ...                     noise_multiplier=4.0)
         >>> found = ndp.plan(kernel, jax.ShapeDtypeStruct((5000,), jnp.float32), num_steps=200)
         >>> found.num_records, found.verdict
