@@ -306,7 +306,7 @@ def plan(
         ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
         ...     with numpyro.plate("people", x.shape[0]):
         ...         numpyro.sample("x", dist.Normal(mu, 1), obs=x)
-        >>> kernel = ndp.DPSGLD(model, step_size=1e-4, batch_size=50, clip_norm=2.0,
+        >>> kernel = ndp.DPSGLD(model, step_size=2e-5, batch_size=50, clip_norm=2.0,
         ...                     noise_multiplier=4.0)
         >>> found = ndp.plan(kernel, jax.ShapeDtypeStruct((5000,), jnp.float32), num_steps=200)
         >>> found.num_records, found.verdict
