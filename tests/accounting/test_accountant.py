@@ -204,3 +204,73 @@ def test_copies_of_a_file_accountant_share_the_file(tmp_path):
 def test_budget_type_is_checked():
     with pytest.raises(ValueError, match="Budget"):
         Accountant(1.0)  # ty: ignore[invalid-argument-type]
+
+
+def lines(report):
+    return {line[:14].strip(): line[14:] for line in str(report).splitlines()}
+
+
+def test_with_a_budget_the_report_says_what_is_guaranteed_and_what_counts(accountant):
+    accountant.charge(GaussianDpEvent(20.0), label="mean")
+    first = lines(accountant.report())
+    assert first["guarantee"] == "ε = 1 at δ = 1e-05, however charges were chosen"
+    assert first["charged"] == f"ε = {rounded_up(accountant.epsilon())} at δ = 1e-05"
+    accountant.charge(run(3.0, 50), label="sampler")
+    accountant.charge(GaussianDpEvent(40.0), label="again")
+    report = accountant.report()
+    planned = privacy_curve(ComposedDpEvent([entry.event for entry in accountant.entries])).epsilon(
+        1e-5
+    )
+    assert report.planned == planned < report.total == accountant.epsilon()
+    assert lines(report)["charged"] == (
+        f"ε = {rounded_up(report.total)} at δ = 1e-05 (first entry or plan exactly, 2 later as "
+        f"Gaussians; ε = {rounded_up(planned)} had all been planned)"
+    )
+    assert lines(report)["left"].startswith(f"ε = {rounded_down(accountant.remaining())}")
+
+
+def test_without_a_budget_no_more_is_claimed_than_for_a_list_fixed_in_advance():
+    accountant = Accountant()
+    accountant.charge(GaussianDpEvent(20.0), label="mean")
+    assert lines(accountant.report())["counted"].endswith("at δ = 1e-06")
+    accountant.charge(GaussianDpEvent(20.0), label="again")
+    found = lines(accountant.report())
+    assert "guarantee" not in found
+    assert found["counted"] == (
+        f"ε = {rounded_up(accountant.epsilon())} at δ = 1e-06 for a list of charges fixed in "
+        "advance; if one was chosen from earlier results, no ε is stated: give a budget"
+    )
+
+
+def test_epsilon_never_falls_with_delta_and_never_passes_the_budget(accountant):
+    for event in (run(3.0, 300), GaussianDpEvent(9.0), run(3.0, 100)):
+        accountant.charge(event, label="part")
+    deltas = [1e-8, 9.99e-6, 1e-5, 1.01e-5, 1e-4]
+    found = [accountant.epsilon(delta) for delta in deltas]
+    assert found == sorted(found, reverse=True)
+    assert accountant.epsilon() <= BUDGET.epsilon
+
+
+def test_a_refusal_that_a_plan_would_have_avoided_says_so(accountant):
+    first, second = GaussianDpEvent(5.276), GaussianDpEvent(5.276)
+    accountant.charge(first, label="first look")
+    with pytest.raises(BudgetExceededError) as refusal:
+        accountant.charge(second, label="second look")
+    text = str(refusal.value)
+    shift = float(re.search(r"a Gaussian of shift ([\d.]+\d)", text)[1])
+    room = float(re.search(r"and ([\d.]+\d) is left", text)[1])
+    assert shift >= 1 / 5.276
+    assert room < shift
+    # Both ways on, followed literally.
+    noise = float(re.search(r"noise_multiplier = ([\d.]+\d)", text)[1])
+    assert accountant.fits(GaussianDpEvent(noise))
+    assert "one plan made beforehand with 'first look' (Accountant.plan)" in text
+    plan = Accountant(BUDGET).plan([first, second], label="both")
+    plan.charge(second, label="second look")
+
+
+def test_total_variation_without_room_is_named():
+    accountant = Accountant(BUDGET)
+    accountant.charge(run(3.0, 300), label="sampler")
+    with pytest.raises(BudgetExceededError, match=r"Its total variation .* is more than is kept"):
+        accountant.charge(run(6.0, 10, distance=1e-7), label="sloppy tables")

@@ -49,7 +49,6 @@ REFUSED = [
     PoissonSampledDpEvent(0.01, GaussianDpEvent(1e-160)),
     PoissonSampledDpEvent(5e-324, GaussianDpEvent(1.0)),
     BarkerBit(1e-310),
-    PosteriorDraw(1e200),
     NoisyBarkerBit(1.0, 1e-300),
     PenaltyBit(1e-300, 1.0),
     LangevinLastIterate(1e-300, 10, 1.0, 0.1, 1.0),
@@ -61,7 +60,7 @@ REFUSED = [
 def test_what_no_number_holds_is_refused_by_name(event):
     accountant = Accountant(Budget(1.0, 1e-5))
     for ask in (accountant.fits, lambda e: accountant.charge(e, label="extreme")):
-        with pytest.raises(ValueError, match=r"\.\w+ is too extreme .* 1e-30 and 1e\+30"):
+        with pytest.raises(ValueError, match=r"\.\w+ is too small .* at least 1e-30"):
             ask(event)
     assert accountant.entries == ()
 
@@ -71,7 +70,6 @@ ANSWERED = [
     (GaussianDpEvent(1e20), True),
     (SelfComposedDpEvent(GaussianDpEvent(1.0), 10**15), False),
     (SelfComposedDpEvent(GaussianDpEvent(1e10), 10**15), True),
-    (SelfComposedDpEvent(PosteriorDraw(1e-9), 10**12), True),
     (TotalVariation(5e-324), True),
     (TotalVariation(1.0), False),
     (PosteriorDraw(1e6), False),
@@ -86,6 +84,9 @@ def test_far_constants_are_answered(event, fits):
     assert accountant.fits(event) is fits
 
 
-def test_sampled_noise_of_almost_nothing_is_refused_in_words():
+@pytest.mark.parametrize(
+    "event", [PoissonSampledDpEvent(0.01, GaussianDpEvent(1e-29)), PosteriorDraw(1e200)], ids=str
+)
+def test_what_overflows_on_the_way_is_refused_in_words(event):
     with pytest.raises(ValueError, match="too large or too small for floating-point"):
-        Accountant(Budget(1.0, 1e-5)).fits(PoissonSampledDpEvent(0.01, GaussianDpEvent(1e-29)))
+        Accountant(Budget(1.0, 1e-5)).fits(event)
