@@ -121,12 +121,13 @@ def require_outcomes_fit(name: str, shapes: Shapes, dims: Sequence[int], plate: 
     """
     value, law = shapes.batches
     batch = tuple(jnp.broadcast_shapes(value, law))
-    size = batch[dims[0]] if len(batch) >= -dims[0] else 1
+    size = _axis(batch, dims[0])
     beside = [-k for k in range(1, len(batch) + 1) if -k not in dims and batch[-k] == size > 1]
-    if not beside:
+    # A table of as many columns as rows is no broadcast: both axes are its own.
+    if not beside or all(_axis(value, k) == size for k in (dims[0], *beside)):
         return
     what = f"every outcome of `{name}` beside every record's distribution"
-    if any(len(value) >= -k and value[k] == size for k in beside):
+    if any(_axis(value, k) == size for k in beside):
         raise UnsupportedModelError(
             f"`{name}` is {value}: broadcast against plate `{plate}` to {batch}, {what}; hand in "
             "one value a record, such as `y[:, 0]`"
@@ -135,6 +136,11 @@ def require_outcomes_fit(name: str, shapes: Shapes, dims: Sequence[int], plate: 
         f"the distribution of `{name}` is broadcast against plate `{plate}` to {batch}, {what}; "
         "its parameters must be one number a record, such as `(x @ w)[:, 0]`"
     )
+
+
+def _axis(shape: tuple[int, ...], dim: int) -> int:
+    """Length of an axis counted from the right; 1 where there is none."""
+    return shape[dim] if len(shape) >= -dim else 1
 
 
 @contextmanager

@@ -59,11 +59,13 @@ def require_handed(
 ) -> bool:
     """Refuse code that names an array of one entry per record, or memory of a record argument.
 
-    A longer one only gets a warning, and one that is a public argument too is taken. Looked at are
-    a function's globals, closures and default arguments, what a ``partial`` binds and a handler
-    holds, attributes of objects, and the functions found there; of a library's code, only what it
-    was handed. What is named for its ``shape``, ``ndim``, ``dtype``, ``columns`` or ``len`` alone
-    passes, unless the number of records is private.
+    Where that number is private, an array of ten entries or more is refused, whatever the number
+    is: a verdict that followed it would tell it. Otherwise a longer one only gets a warning, and
+    one that is a public argument too is taken. Looked at are a function's globals, closures and
+    default arguments, what a ``partial`` binds and a handler holds, attributes of objects, and the
+    functions found there; of a library's code, only what it was handed. What is named for its
+    ``shape``, ``ndim``, ``dtype``, ``columns`` or ``len`` alone passes, unless the number of
+    records is private.
 
     Args:
         function: a model, a guide or another function of the caller's.
@@ -86,7 +88,8 @@ def require_handed(
         shape = _shape(value)
         if shape is None:
             continue
-        theirs = num_records in shape or any(_shares_memory(value, each) for each in arrays)
+        of_all = any(layout.is_of_all(length, num_records) for length in shape)
+        theirs = of_all or any(_shares_memory(value, each) for each in arrays)
         if not (theirs or layout.is_longer(shape)) or layout.is_public(value):
             continue
         # Without the shape: where the number of records is private, it may tell it.

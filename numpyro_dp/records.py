@@ -23,7 +23,8 @@ from numpyro_dp.errors import UnsupportedModelError
 __all__ = ["ArrayLeaf", "FixedLeaf", "Layout", "Public", "as_records", "public", "read_arguments"]
 
 _NUMBERS = (bool, int, float)
-# So many arrays in a list are rows of one.
+# So many arrays in a list are rows of one; and so many entries may be records whose number nobody
+# may look at.
 _MANY = 10
 _STATIC_TYPES = (bool, int, float, complex, str, bytes)
 # Rows in the place of a private number of records: a prime, hardly the length of another axis. What
@@ -142,6 +143,13 @@ class Layout:
         """Tell whether the number of records is public, and stands in the arrays' shapes."""
         return self.arrays[0].shape[0] == num_records != _PUBLIC_ROWS
 
+    def is_of_all(self, length: int, num_records: int) -> bool:
+        """Tell whether a list or axis has an entry for each record.
+
+        Where their number is private, no verdict may follow it: many entries are taken for all.
+        """
+        return length == num_records if self.tells_length(num_records) else length >= _MANY
+
     def is_longer(self, shape: tuple[int, ...]) -> bool:
         """Tell whether an array has an axis longer than the records, as no argument's other axis.
 
@@ -186,11 +194,11 @@ class Layout:
         for part in (p for value in (*args, *kwargs.values()) for p in _listings(value)):
             leaves = jax.tree.leaves(part)
             plain = all(isinstance(x, FixedLeaf) and not x.declared for x in leaves)
-            if leaves and plain and len(part) == num_records:
+            if leaves and plain and self.is_of_all(len(part), num_records):
                 name = leaves[0].name.partition("[")[0]
                 raise UnsupportedModelError(
-                    f"argument `{name}` holds a Python {type(part).__name__} with {num_records} "
-                    "entries, one for each record: pass a NumPy or JAX array, or "
+                    f"argument `{name}` holds a Python {type(part).__name__} with {len(part)} "
+                    "entries, perhaps one for each record: pass a NumPy or JAX array, or "
                     f"`numpyro_dp.public({name})` if it holds nothing private"
                 )
 

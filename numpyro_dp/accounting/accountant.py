@@ -174,12 +174,12 @@ class Accountant:
             # Portions of a run round their distances each for itself.
             listed.append(TotalVariation(min(1.0, float(distance) * 1e-9)))
         number = self._append(ComposedDpEvent(listed), label, condition, planned=True)
-        return ChargePlan(self, number)
+        return ChargePlan(self, self.entries[number - 1])
 
     @property
     def plans(self) -> tuple["ChargePlan", ...]:
         """Every plan in the ledger, also those that other processes made."""
-        return tuple(ChargePlan(self, entry.id) for entry in self.entries if entry.planned)
+        return tuple(ChargePlan(self, entry) for entry in self.entries if entry.planned)
 
     def fits(self, event: DpEvent) -> bool:
         """Return whether ``event`` could be charged now; nothing is charged.
@@ -346,7 +346,7 @@ class ChargePlan(Accountant):
     more; all else is as in the ledger.
     """
 
-    def __init__(self, accountant: Accountant, entry: int) -> None:
+    def __init__(self, accountant: Accountant, entry: Entry) -> None:
         self._ledger = accountant._ledger
         self._allow_conditional = accountant._allow_conditional
         self._entry = entry
@@ -354,7 +354,7 @@ class ChargePlan(Accountant):
     @property
     def label(self) -> str:
         """The label of the plan."""
-        return self.entries[self._entry - 1].label
+        return self._entry.label
 
     @property
     def unused(self) -> DpEvent:
@@ -374,14 +374,16 @@ class ChargePlan(Accountant):
             LedgerError: when the ledger cannot be read or written; nothing was taken.
         """
         _validate.one_line("label", label, _LONGEST_LABEL)
-        stored = from_json(to_json(event))
-        planned = self.entries[self._entry - 1]
+        stored = self._checked(event)
+        planned = self._planned(self._ledger.read())
         if condition is not None and condition != planned.condition:
             raise BudgetExceededError(
                 f"{label!r} is private only if {condition}, which the plan {planned.label!r} does "
                 "not say: make the plan with this condition="
             )
-        if not self._ledger.draw(self._entry, label, stored, lambda book: self._has(book, stored)):
+        if not self._ledger.draw(
+            self._entry.id, label, stored, lambda book: self._has(book, stored)
+        ):
             raise BudgetExceededError(
                 f"{label!r} asks for {describe(stored)}, which the plan {planned.label!r} does not "
                 f"hold any more or never did; unused in it: {describe(self.unused)}. Nothing was "
@@ -391,7 +393,7 @@ class ChargePlan(Accountant):
 
     def fits(self, event: DpEvent) -> bool:
         """Return whether ``event`` could be taken out of the plan now; nothing is taken."""
-        return self._has(self._ledger.read(), from_json(to_json(event)))
+        return self._has(self._ledger.read(), self._checked(event))
 
     def plan(
         self, events: Sequence[DpEvent], *, label: str, condition: str | None = None
@@ -403,13 +405,29 @@ class ChargePlan(Accountant):
         """
         raise ValueError("a plan takes no further plans: ask the accountant that made it")
 
+    def _checked(self, event: DpEvent) -> DpEvent:
+        """What is taken must have a statement of its own, as what is charged."""
+        stored = from_json(to_json(event))
+        self._curve(stored)
+        return stored
+
+    def _planned(self, book: Book) -> Entry:
+        """The plan's entry, or a refusal where the ledger's file was exchanged."""
+        found = book.entries[self._entry.id - 1] if self._entry.id <= len(book.entries) else None
+        if found != self._entry:
+            raise LedgerError(
+                f"the ledger no longer holds the plan {self._entry.label!r} as it was made: its "
+                "file was exchanged for another one. Nothing was taken; make the plan again"
+            )
+        return found
+
     def _has(self, book: Book, event: DpEvent) -> bool:
-        planned = book.entries[self._entry - 1].planned
-        return planned and self._unused(book).covers(steps_of(event))
+        return self._unused(book).covers(steps_of(event))
 
     def _unused(self, book: Book) -> Steps:
-        drawn = [draw.event for draw in book.draws if draw.plan == self._entry]
-        return left_over(book.entries[self._entry - 1].event, drawn)
+        planned = self._planned(book)
+        drawn = [draw.event for draw in book.draws if draw.plan == planned.id]
+        return left_over(planned.event, drawn)
 
     def __repr__(self) -> str:
         return f"ChargePlan({self.label!r}, unused={describe(self.unused)!r})"
@@ -444,5 +462,5 @@ def _conditions(entries: tuple[Entry, ...]) -> list[str]:
     return [entry.condition for entry in entries if entry.condition is not None]
 
 
-def _reopen_plan(path: str, allow_conditional: bool, entry: int) -> ChargePlan:
+def _reopen_plan(path: str, allow_conditional: bool, entry: Entry) -> ChargePlan:
     return ChargePlan(_reopen(path, allow_conditional), entry)

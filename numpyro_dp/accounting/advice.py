@@ -82,7 +82,12 @@ def refusal(
     options = [option(spent, event, budget, relation) for option in (steps_that_fit, _noise)]
     named = [option for option in options if option is not None]
     remedy = f"What would fit: {', or '.join(named)}." if named else "Nothing of it would fit."
-    if left == 0 and not named:
+    if not named and spent and not admission.holds_distance((*spent, curve), budget):
+        remedy = (
+            "No part of it fits as a later charge, as one plan with the others it may; a ledger of "
+            "a smaller ε has more room for such distances, which weigh 1 + e^ε."
+        )
+    elif left == 0 and not named:
         remedy = "The budget is used up."
     return f"{asked} {_why(curve, spent, budget, total, first)} Nothing was charged. {remedy}"
 

@@ -338,6 +338,9 @@ class FileLedger:
         if charged != meta.get("head"):
             raise self._damaged()
         if form == _OLD_FORMAT:
+            if any(entry.planned for entry in entries):
+                # It knew no plans: what was drawn from this one has been taken away.
+                raise self._damaged("it holds a plan that its format does not know")
             return _Read(Book(entries, (), len(entries)), charged, "", form)
         try:
             opening = int(meta["opening"])

@@ -8,7 +8,9 @@ moves it from what may still happen to what has happened, and the bound of both 
 from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import attr
 
 from numpyro_dp.accounting.events import (
     ComposedDpEvent,
@@ -47,18 +49,36 @@ class Steps(NamedTuple):
 
 
 def steps_of(event: DpEvent) -> Steps:
-    """Return the steps of ``event``: what is neither a list nor a repetition is one step."""
+    """Return the steps of ``event``: what is neither a list nor a repetition is one step.
+
+    Raises:
+        ValueError: for a count that is no whole number from 0 on, which would give steps back.
+    """
     if isinstance(event, NoOpDpEvent):
         return Steps(Counter(), Fraction(0))
     if isinstance(event, TotalVariation):
         return Steps(Counter(), Fraction(event.distance))
     if isinstance(event, SelfComposedDpEvent):
+        if type(event.count) is not int or event.count < 0:
+            raise ValueError("a step is taken a whole number of times, 0 or more")
         each = steps_of(event.event)
         counts = {kind: count * event.count for kind, count in each.counts.items() if event.count}
         return Steps(Counter(counts), each.distance * event.count)
     if isinstance(event, ComposedDpEvent):
         return _sum(steps_of(child) for child in event.events)
-    return Steps(Counter([to_json(event)]), Fraction(0))
+    return Steps(Counter([to_json(_with_floats(event))]), Fraction(0))
+
+
+def _with_floats(event: DpEvent) -> DpEvent:
+    """Return an equal event whose real constants are floats: 9 and 9.0 are one kind of step."""
+    changes: dict[str, Any] = {}
+    for field in attr.fields(type(event)):
+        value = getattr(event, field.name)
+        if isinstance(value, DpEvent):
+            changes[field.name] = _with_floats(value)
+        elif type(value) is int and field.type in (float, "float"):
+            changes[field.name] = float(value)
+    return attr.evolve(event, **changes)
 
 
 def left_over(plan: DpEvent, drawn: Iterable[DpEvent]) -> Steps:

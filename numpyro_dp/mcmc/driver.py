@@ -245,7 +245,10 @@ class MCMC(numpyro.infer.MCMC):
         )
         resumed = self._warmup_state is not None
         transitions = self.num_samples if resumed else self._collection_params["upper"]
-        # The attributes can be set to numbers that wrap around.
+        # The attributes can be set to numbers that wrap around, or that pay others' steps.
+        announced = int(self.num_samples)
+        if announced < 0 or int(self.num_warmup) < 0:
+            raise ValueError("num_warmup and num_samples must not be negative")
         each = bound.steps_per_sample * int(self.num_chains)
         steps = int(transitions) * each
         paid = self._take_reserved(bound, steps)
@@ -254,7 +257,7 @@ class MCMC(numpyro.infer.MCMC):
             first = None
         if steps and not paid:
             warming_up = self._collection_params["phase"] == "warmup"
-            self._charge(bound, steps, first, later=self.num_samples * each if warming_up else 0)
+            self._charge(bound, steps, first, later=announced * each if warming_up else 0)
         if first is not None:
             noise_key, first_key = random.split(noise_key)
             start = first_positions(first, first_key, start, records, self.num_chains)
@@ -299,6 +302,8 @@ class MCMC(numpyro.infer.MCMC):
         warmup, steps = steps, steps + later
         event = bound.event(steps, start=behind, num_chains=chains)
         reserved = Reserved(event, warmup, later, chains, bound.wall.plate) if later else None
+        # Without a bar now, one that is switched on later must not show another charge.
+        self._epsilon_table = ()
         if self.progress_bar:
             relation, delta = self._accountant.relation, self.sampler.delta
             in_turn = self.chain_method == "sequential"

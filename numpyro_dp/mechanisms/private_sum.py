@@ -35,7 +35,8 @@ __all__ = ["PrivateSum"]
 RecordVector = Callable[[list[Array]], Any]
 Words = tuple[UInt32[Array, " _"], UInt32[Array, " _"]]
 
-_OVERFLOW = 1e-12
+# In a ledger of a large ε each such distance weighs e^ε times as much: a little room is cheaper.
+_OVERFLOW = 1e-15
 # Gradients of one block stay in a core's cache (192 KiB of float32).
 _BLOCK_ELEMENTS = 3 << 14
 _LEAST_BLOCK_ROWS = 16

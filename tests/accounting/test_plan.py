@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sqlite3
 import subprocess
 import sys
 
@@ -18,7 +19,7 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
-from numpyro_dp.errors import BudgetExceededError
+from numpyro_dp.errors import BudgetExceededError, LedgerError
 from tests.accounting import adversary
 
 BUDGET = Budget(1.0, 1e-5)
@@ -142,7 +143,7 @@ SCRIPT = """
 import sys
 from numpyro_dp.accounting import Accountant
 from numpyro_dp.accounting.events import GaussianDpEvent
-from numpyro_dp.errors import BudgetExceededError
+from numpyro_dp.errors import BudgetExceededError, LedgerError
 (plan,) = Accountant(path=sys.argv[1]).plans
 taken = 0
 try:
@@ -173,3 +174,57 @@ def test_copies_share_the_file_and_memory_has_none(tmp_path):
     assert not plan.fits(LOOK)
     with pytest.raises(pickle.PicklingError, match="path="):
         pickle.dumps(Accountant(BUDGET).plan([LOOK], label="study"))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        SelfComposedDpEvent(LOOK, -1),
+        SelfComposedDpEvent(LOOK, 0.5),
+        SelfComposedDpEvent(TotalVariation(1e-9), -1),
+        ComposedDpEvent([DRAW, SelfComposedDpEvent(LOOK, -1)]),
+    ],
+)
+def test_nothing_is_ever_given_back(accountant, event):
+    """A draw of less than nothing would fill a plan up again, and its steps be taken for ever."""
+    plan = accountant.plan([LOOK, DRAW], label="study")
+    plan.charge(LOOK, label="one")
+    for take in (lambda: plan.charge(event, label="refill"), lambda: plan.fits(event)):
+        with pytest.raises(ValueError, match="whole number"):
+            take()
+    assert not plan.fits(LOOK)
+
+
+def test_whole_constants_are_the_same_as_floats(accountant):
+    plan = accountant.plan(
+        [GaussianDpEvent(9), SelfComposedDpEvent(GaussianDpEvent(8.0), 2)], label="a"
+    )
+    plan.charge(GaussianDpEvent(9.0), label="one")
+    plan.charge(GaussianDpEvent(8), label="two")
+
+
+def test_a_plan_of_another_file_is_not_drawn_from(tmp_path):
+    path = tmp_path / "study.ledger"
+    plan = Accountant(BUDGET, path=path).plan([LOOK], label="mine")
+    path.unlink()
+    with pytest.raises(LedgerError):
+        plan.charge(LOOK, label="gone")
+    Accountant(BUDGET, path=path)
+    with pytest.raises(LedgerError, match="make the plan again"):
+        plan.charge(LOOK, label="empty")
+    Accountant(path=path).plan([LOOK], label="theirs")
+    with pytest.raises(LedgerError, match="make the plan again"):
+        plan.charge(LOOK, label="exchanged")
+    assert Accountant(path=path).plans[0].fits(LOOK)
+
+
+def test_draws_cannot_be_taken_away_with_the_format(tmp_path):
+    path = tmp_path / "study.ledger"
+    Accountant(BUDGET, path=path).plan([LOOK], label="mine").charge(LOOK, label="one")
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE draws")
+        connection.execute("DELETE FROM meta WHERE key IN ('drawn', 'opening')")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with pytest.raises(LedgerError, match="plan that its format does not know"):
+        Accountant(path=path)

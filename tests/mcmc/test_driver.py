@@ -156,6 +156,29 @@ def test_a_spent_budget_refuses_with_all_the_numbers(data, tmp_path):
     assert again._collection_params["upper"] == 12
 
 
+@pytest.mark.parametrize("counts", [{"num_samples": -3}, {"num_warmup": -3}])
+def test_counts_that_were_made_negative_pay_no_other_step(data, counts):
+    accountant = ndp.Accountant()
+    mcmc = ndp.MCMC(kernel(accountant=accountant), num_warmup=4, num_samples=8, progress_bar=False)
+    for name, count in counts.items():
+        setattr(mcmc, name, count)
+    with pytest.raises(ValueError, match="negative"):
+        mcmc.warmup(jax.random.key(0), *data, collect_warmup=True)
+    assert accountant.entries == ()
+
+
+def test_a_bar_that_is_switched_on_after_the_charge_shows_no_other_one(data):
+    mcmc = ndp.MCMC(kernel(), num_warmup=4, num_samples=8)
+    with redirect_stderr(io.StringIO()):
+        mcmc.run(jax.random.key(0), *data)
+        mcmc.progress_bar = False
+        mcmc.warmup(jax.random.key(0), *data)
+        mcmc.progress_bar = True
+    with redirect_stderr(io.StringIO()) as text:
+        mcmc.run(jax.random.key(0), *data)
+    assert "charged" not in text.getvalue()
+
+
 @pytest.mark.parametrize("method", ["vectorized", "sequential"])
 def test_the_bar_shows_epsilon_for_every_chain_method(data, method):
     mcmc = ndp.MCMC(kernel(), num_warmup=10, num_samples=30, num_chains=2, chain_method=method)

@@ -88,6 +88,16 @@ WAYS_OUT = {
 }
 
 
+@pytest.mark.parametrize("most", [100.0, -400.0, 5000.0])
+def test_what_only_far_values_of_others_change_is_refused(most):
+    def changed(x, y):
+        far = (y > most if most > 0 else y < most).sum() > 0
+        return x, y + jnp.where(far, 1.0, 0.0)
+
+    with pytest.raises(UnsupportedModelError, match="values of other records"):
+        PrivateModel(regression(changed), rows())
+
+
 @pytest.mark.parametrize("kind", WAYS_OUT)
 def test_the_message_names_the_kind_and_its_remedy_works(kind):
     wrong, right, numbers = WAYS_OUT[kind]

@@ -380,3 +380,13 @@ def test_arguments_of_wrapped_models_keep_their_names(wrapped):
 def test_many_weights_and_few_records_are_no_effects_of_records():
     """As many weights as records, by chance: such a model is a sum, and is taken."""
     PrivateModel(regression, (X[:3], Y[:3]))
+
+
+def test_as_many_visits_as_persons_are_no_broadcast():
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 1).expand([y.shape[1]]).to_event(1))
+        with numpyro.plate("persons", y.shape[0], dim=-2):
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    for visits in (5, N):
+        PrivateModel(model, (RNG.normal(size=(N, visits)),))

@@ -533,16 +533,28 @@ SHORTER = {
 }
 
 
-@pytest.mark.parametrize("private_size", [False, True])
 @pytest.mark.parametrize("name", LONGER)
-def test_public_tables_that_are_longer_get_a_warning_without_a_number(name, private_size):
-    # What counts as longer must not depend on a private number of records.
-    expected = (
-        contextlib.nullcontext([]) if private_size else pytest.warns(UserWarning, match="names")
-    )
-    with expected as caught:
-        PrivateModel(LONGER[name], data(), check=False, private_size=private_size)
+def test_public_tables_that_are_longer_get_a_warning_without_a_number(name):
+    with pytest.warns(UserWarning, match="names") as caught:
+        PrivateModel(LONGER[name], data(), check=False)
     assert not any(character.isdigit() for each in caught for character in str(each.message))
+
+
+@pytest.mark.parametrize("length", [9, 10, N - 1, N, N + 1, 500])
+def test_no_verdict_follows_a_private_number_of_records(length):
+    """Neither a named array nor a list of any length tells how many records there are."""
+    table = np.zeros(length)
+    few = length < 10
+    refused = contextlib.nullcontext() if few else pytest.raises(ndp.UnsupportedModelError)
+    with refused:
+        PrivateModel(used(lambda: float(table[0])), data(), check=False, private_size=True)
+
+    def listed(x, y, told):
+        observe(x, y, scale=1.0 + told[0])
+
+    refused = contextlib.nullcontext() if few else pytest.raises(ndp.UnsupportedModelError)
+    with refused:
+        PrivateModel(listed, (*data(), [0.0] * length), check=False, private_size=True)
 
 
 @pytest.mark.parametrize("name", SHORTER)
