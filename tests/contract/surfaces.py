@@ -103,7 +103,8 @@ def surfaces(kernel, data, *, extra_fields=("i", "z.w"), seed=0):
     found |= flatten(".post_warmup_state", mcmc.post_warmup_state)
     found |= flatten(".mcmc", mcmc)
     report, drawn = _report(mcmc.privacy), mcmc._described.drawn
-    report["notes"] = [note for note in report["notes"] if note not in drawn]
+    texts = {note.text for note in drawn}
+    report["notes"] = [note for note in report["notes"] if note not in texts]
     found |= {f".privacy.{k}": repr(v).encode() for k, v in report.items()}
     found[".privacy.drawn"] = repr(drawn).encode()
     copy = pickle.loads(pickle.dumps(mcmc))

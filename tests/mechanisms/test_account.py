@@ -10,7 +10,7 @@ import pytest
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting.events import ComposedDpEvent, GaussianDpEvent, TotalVariation
-from numpyro_dp.mechanisms.account import Account, refuse_traced
+from numpyro_dp.mechanisms.account import Account, require_chargeable
 from numpyro_dp.mechanisms.keys import INSECURE
 
 FACTS = dict.fromkeys(("unit", "mechanism", "sampler", "arithmetic"), "as in the test") | {
@@ -86,7 +86,7 @@ def test_copies_keep_the_charges_and_runs_exclude_each_other():
 
 def test_a_call_inside_a_transformation_is_refused():
     def called(x):
-        refuse_traced("Study.run", jax.random.key(0), x)
+        require_chargeable("Study.run", jax.random.key(0), x)
         return x
 
     called(jnp.ones(3))

@@ -22,7 +22,7 @@ COUNTS = RNG.poisson(2.0, size=200)
 
 def run(model, *records, **options):
     guide = ndp.guides.ConjugateGuide(model, **options)
-    vips = ndp.VIPS(model, guide, noise_multiplier=0.5)
+    vips = ndp.VIPS(model, guide, noise_multiplier=0.1)
     return vips.run(jax.random.key(0), None, *records, progress_bar=False).params
 
 
