@@ -29,20 +29,21 @@ _BOOLEAN = (
     "`numpyro.handlers.mask(mask=ok)` around the observed site"
 )
 _MISSING = (
-    "how many values are missing is private: give those rows a number with `jnp.where` and leave "
-    "their terms out with `numpyro.handlers.mask`; `numpyro_dp.count_missing` releases the number "
-    "for a charge"
+    "how many values are missing is private: ask with `jnp.isnan`, not NumPy, give those rows a "
+    "number with `jnp.where` and leave their terms out with `numpyro.handlers.mask`; "
+    "`numpyro_dp.count_missing` releases the number for a charge"
 )
 _CONSTANTS = (
-    "compute such constants from public knowledge and pass them as Python numbers (or wrap a "
-    "public argument in `numpyro_dp.public`); an array held by a closure or `functools.partial` "
-    "must be an argument"
+    "compute such constants from public knowledge, never from the records, and pass them as Python "
+    "numbers (or wrap a public argument in `numpyro_dp.public`); of missing values see "
+    "`numpyro.handlers.mask` and `numpyro_dp.count_missing`; an array held by a closure or "
+    "`functools.partial` must be an argument"
 )
 _NUMBER = (
     "how many different values there are is private: pass the number of groups, known beforehand, "
     "as a Python number, such as `num_groups=4`"
 )
-_COUNTING = ("set(", "unique(", "max(", ".nunique")
+_COUNTING = ("set(", "unique(", "max(", ".nunique", "bincount(")
 
 
 class Shapes(NamedTuple):

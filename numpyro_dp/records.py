@@ -112,7 +112,9 @@ class Layout:
     def outline(self) -> str:
         """What was taken as data, for a message: a list or a missing row is then seen at once."""
         lists = self.list_names()
-        told = [leaf for leaf in self.arrays if leaf.name.partition("[")[0] not in lists]
+        told = [
+            leaf for leaf in self.arrays if not leaf.name.startswith(tuple(f"{n}[" for n in lists))
+        ]
         shapes = ", ".join(f"`{leaf.name}` {leaf.shape}" for leaf in told)
         return f"arrays are {shapes or 'none'}; all else counts as a plain Python value"
 
@@ -205,9 +207,12 @@ class Layout:
     def list_names(self) -> tuple[str, ...]:
         """Names of arguments that are lists of numbers, of such lists, or of many arrays."""
         args, kwargs = jax.tree.unflatten(self.tree, self.leaves)
-        lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
-        firsts = [jax.tree.leaves(value)[0] for value in lists if _is_table(value)]
-        return tuple(leaf.name.partition("[")[0] for leaf in firsts)
+        given = [*args, *kwargs.values()]
+        given += [each for value in given if isinstance(value, dict) for each in value.values()]
+        lists = [v for v in given if isinstance(v, (list, tuple)) and jax.tree.leaves(v)]
+        names = ((jax.tree.leaves(v)[0].name, v) for v in lists if _is_table(v))
+        # What a leaf's name says of its place within the list is left out.
+        return tuple(name.rsplit("[", _depth(value))[0] for name, value in names)
 
     def require_records(self, num_records: int, plate: str, outcomes: Sequence[str] = ()) -> None:
         """Refuse every array argument that has no leading axis of ``num_records`` rows.
@@ -286,6 +291,11 @@ def _as_record(array: Any, dtype: Any) -> jax.Array:
     own[...] = array
     # Taken as it is, since it begins where JAX wants it to; nobody else can write to it.
     return jax.device_put(own, may_alias=True)
+
+
+def _depth(value: Any) -> int:
+    """How many lists stand around the first leaf."""
+    return 1 + _depth(value[0]) if isinstance(value, (list, tuple)) and len(value) else 0
 
 
 def _is_table(value: Sequence[Any]) -> bool:

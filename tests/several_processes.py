@@ -15,6 +15,7 @@ import optax
 from numpyro.infer.autoguide import AutoDelta
 
 import numpyro_dp as ndp
+from numpyro_dp.mechanisms import PrivateSum, os_key
 from tests.models import logistic, normal_mean
 
 X = np.ones((8, 2), np.float32)
@@ -68,6 +69,15 @@ def entry_points(accountant):
         "count_missing": lambda: ndp.count_missing(
             key, X, noise_multiplier=2.0, accountant=accountant
         ),
+        "PrivateSum.release": lambda: PrivateSum.create(
+            num_records=8,
+            dim=2,
+            sampling_rate=1.0,
+            clip_norm=1.0,
+            noise_multiplier=2.0,
+            num_steps=1,
+            delta=1e-5,
+        ).release(os_key(), lambda record: record[0][0], [X]),
         "audit": lambda: ndp.audit(
             ndp.DPSGLD(logistic, **STEPS), key, (X, Y), (X * FIRST_NULL, Y), num_chains=100
         ),

@@ -166,9 +166,13 @@ class Accountant:
             >>> plan.fits(second), plan.fits(first)
             (False, True)
         """
-        listed = list(events)
+        listed = list(events) if isinstance(events, (list, tuple)) else []
         if not listed or not all(isinstance(event, DpEvent) for event in listed):
-            raise ValueError("a plan needs a list of one or more events")
+            raise ValueError(
+                "a plan needs a list of one or more events of numpyro_dp.events; that of a run "
+                "stands in the report of a rehearsal with the same settings on made-up records: "
+                "numpyro_dp.events.from_json(report.events[0][1])"
+            )
         distance = steps_of(ComposedDpEvent(listed)).distance
         if distance:
             # Portions of a run round their distances each for itself.
@@ -387,7 +391,8 @@ class ChargePlan(Accountant):
             raise BudgetExceededError(
                 f"{label!r} asks for {describe(stored)}, which the plan {planned.label!r} does not "
                 f"hold any more or never did; unused in it: {describe(self.unused)}. Nothing was "
-                "taken. Ask for a part of that with the same settings, or charge this to the "
+                "taken. Ask for a part of that with constants equal to the last digit (of a run, "
+                "its own event from a rehearsal, distances included), or charge this to the "
                 "accountant itself"
             )
 

@@ -22,7 +22,7 @@ from numpyro_dp.diagnostics.neighbours import Pair, check_null, take_apart
 from numpyro_dp.mcmc.gradient import BoundGradientKernel
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.start import starting_positions
-from numpyro_dp.mechanisms.account import refuse_several_processes
+from numpyro_dp.mechanisms._checks import refuse_several_processes
 from numpyro_dp.mechanisms.keys import as_typed_keys, is_traced, seeded_key
 from numpyro_dp.model import PrivateModel, private_model
 

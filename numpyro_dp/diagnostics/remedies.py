@@ -171,10 +171,12 @@ class Findings:
             moved = "" if worst is None else (
                 f"; clipping then moves {worst.site!r} by {_size(worst)} posterior sds"
             )  # fmt: skip
-            found.append(
-                f"{self._clip(self.balanced)}: the noise is sized for longer gradients than "
-                f"need be{moved}"
-            )
+            # Noise that would be traded for a bias of which the plan then complains is no remedy.
+            if worst is None or worst.upper <= _MOVED:
+                found.append(
+                    f"{self._clip(self.balanced)}: the noise is sized for longer gradients than "
+                    f"need be{moved}"
+                )
         if gains.expected >= FINE and studied.influence < 1:
             found.append(
                 "a start within the prior's reach: most of the way from this one is the prior's own"

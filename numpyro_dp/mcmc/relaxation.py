@@ -21,8 +21,16 @@ from numpyro_dp.mcmc.layout import shapes
 from numpyro_dp.mcmc.noisy_sum import BoundSumKernel, step_at
 from numpyro_dp.mcmc.notes import Note, raised_temperature
 
-__all__ = ["ENOUGH", "drawn_notes", "relaxation_limit", "relaxation_notes", "relaxation_times"]
+__all__ = [
+    "ENOUGH",
+    "RUN_AWAY",
+    "drawn_notes",
+    "relaxation_limit",
+    "relaxation_notes",
+    "relaxation_times",
+]
 
+RUN_AWAY = "have run away"
 ENOUGH = 10.0
 _PLACES = 256
 _LEAST_DRAWS = 10
@@ -102,7 +110,7 @@ def _run_away(kernel: BoundSumKernel, states: dict[str, Any], last: Any) -> tupl
         f"The chain has run away: {gone[0]!r} has left for infinity, or for the edge of its "
         "support. Its steps are too long: ndp.plan names a step_size at which they are stable."
     )
-    return (Note(text, f"have run away in {gone[0]!r}"),)
+    return (Note(text, f"{RUN_AWAY} in {gone[0]!r}"),)
 
 
 def _late_heat(kernel: BoundSumKernel, last: Any) -> tuple[Note, ...]:

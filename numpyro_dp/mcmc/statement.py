@@ -9,7 +9,7 @@ from numpyro_dp.accounting import Accountant, PrivacyReport
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
 from numpyro_dp.mcmc.notes import Note, in_one_line
-from numpyro_dp.mcmc.relaxation import drawn_notes
+from numpyro_dp.mcmc.relaxation import RUN_AWAY, drawn_notes
 from numpyro_dp.mechanisms.keys import RANDOMNESS
 
 __all__ = ["GIVEN_START", "GIVEN_STATE", "Described", "describe", "statement"]
@@ -42,13 +42,20 @@ class Described(NamedTuple):
     def notes(self) -> tuple[str, ...]:
         """What there is to act on, the most harmful first, then what is to be known."""
         drawn = tuple(note.text for note in self.drawn)
-        return self.facts.notes + drawn + self.facts.remarks
+        first = drawn + self.facts.notes if self._away else self.facts.notes + drawn
+        return first + self.facts.remarks
 
     @property
     def in_short(self) -> str:
         """One line on the notes for whoever looks at the draws; empty where there are none."""
-        signs = self.facts.signs + tuple(note.sign for note in self.drawn)
+        drawn = tuple(note.sign for note in self.drawn)
+        signs = drawn + self.facts.signs if self._away else self.facts.signs + drawn
         return in_one_line(self.notes, signs)
+
+    @property
+    def _away(self) -> bool:
+        """Whether the chain ran away, beside which its temperature is a small matter."""
+        return any(note.sign.startswith(RUN_AWAY) for note in self.drawn)
 
 
 def describe(bound: BoundKernel, *, private_size: bool) -> Described:

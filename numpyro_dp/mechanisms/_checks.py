@@ -1,10 +1,12 @@
-"""Checks of what a private sum is made with."""
+"""Checks of what a private sum is made with, and of where it is asked for."""
 
 import math
 
+import jax
+
 from numpyro_dp import _validate
 
-__all__ = ["checked_noise", "checked_shape"]
+__all__ = ["checked_noise", "checked_shape", "refuse_several_processes"]
 
 _CLIP_NORMS = 2.0**-40, 2.0**40
 
@@ -53,3 +55,22 @@ def checked_noise(clip_norm: float, noise_multiplier: float) -> bool:
             "are not clipped usefully; rescale the model"
         )
     return True
+
+
+def refuse_several_processes(called: str) -> None:
+    """Refuse to touch records in one of several processes of ``jax.distributed``.
+
+    Each would draw noise of its own and charge for itself, and a gather on global arrays adds rows
+    of different people up, of which the stated sensitivity knows nothing.
+
+    :param called: what was called, for the message.
+    :raises RuntimeError: there are several processes.
+    """
+    processes = jax.process_count()
+    if processes > 1:
+        raise RuntimeError(
+            f"{called} was called in one of {processes} processes of jax.distributed, where its "
+            "sensitivity and its charge would be wrong. Nothing was charged. Run it in one process "
+            "that was started without jax.distributed.initialize(); the devices of one machine "
+            "serve several chains with chain_method='parallel'"
+        )

@@ -7,34 +7,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import jax
-
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, Relation
 from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.mechanisms._checks import refuse_several_processes
 from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, is_traced, seeded_key
 from numpyro_dp.mechanisms.random import os_key
 
-__all__ = ["Account", "Charge", "refuse_several_processes", "require_chargeable"]
-
-
-def refuse_several_processes(called: str) -> None:
-    """Refuse to touch records in one of several processes of ``jax.distributed``.
-
-    Each would draw noise of its own and charge for itself, and a gather on global arrays adds rows
-    of different people up, of which the stated sensitivity knows nothing.
-
-    :param called: what was called, for the message.
-    :raises RuntimeError: there are several processes.
-    """
-    processes = jax.process_count()
-    if processes > 1:
-        raise RuntimeError(
-            f"{called} was called in one of {processes} processes of jax.distributed, where its "
-            "sensitivity and its charge would be wrong. Nothing was charged. Run it in one process "
-            "that was started without jax.distributed.initialize(); the devices of one machine "
-            "serve several chains with chain_method='parallel'"
-        )
+__all__ = ["Account", "Charge", "require_chargeable"]
 
 
 def require_chargeable(called: str, *inputs: Any) -> None:

@@ -21,7 +21,7 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
-from numpyro_dp.mechanisms._checks import checked_shape
+from numpyro_dp.mechanisms._checks import checked_shape, refuse_several_processes
 from numpyro_dp.mechanisms.block_sum import blockwise_sum
 from numpyro_dp.mechanisms.clip import integer_sum
 from numpyro_dp.mechanisms.lattice import Bound, Lattice, floor_noise
@@ -273,7 +273,9 @@ class PrivateSum:
 
         Raises:
             ValueError: when ``records`` does not hold ``num_records`` records.
+            RuntimeError: in one of several processes of ``jax.distributed``.
         """
+        refuse_several_processes("PrivateSum.release")
         if any(leaf.shape[:1] != (self.num_records,) for leaf in records):
             raise ValueError(
                 f"every record array must have leading axis num_records={self.num_records}, got "

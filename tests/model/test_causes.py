@@ -208,6 +208,11 @@ CASES = {
         (r"`y` is a Python list: pass `np.asarray\(y\)`",),
         (regression, (X, np.asarray(Y.tolist()))),
     ),
+    "lists in a dictionary": (
+        (lambda data: regression(data["x"], data["y"]), ({"x": X.tolist(), "y": Y},)),
+        (r"`data\['x'\]` is a Python list: pass `np.asarray\(data\['x'\]\)`",),
+        (lambda data: regression(data["x"], data["y"]), ({"x": np.asarray(X.tolist()), "y": Y},)),
+    ),
     "a list of rows": (
         (regression, (list(X), Y)),
         (r"`x` is a Python list: pass `np.asarray\(x\)`",),
