@@ -82,7 +82,8 @@ def refusal(
     options = [option(spent, event, budget, relation) for option in (steps_that_fit, _noise)]
     named = [option for option in options if option is not None]
     remedy = f"What would fit: {', or '.join(named)}." if named else "Nothing of it would fit."
-    if not named and spent and not admission.holds_distance((*spent, curve), budget):
+    distant = total <= budget.epsilon and not admission.holds_distance((*spent, curve), budget)
+    if distant and not named:
         remedy = (
             "No part of it fits as a later charge, as one plan with the others it may; a ledger of "
             "a smaller ε has more room for such distances, which weigh 1 + e^ε."
