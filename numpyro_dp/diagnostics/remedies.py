@@ -80,8 +80,8 @@ class Findings:
     def remedies(self) -> tuple[str, ...]:
         """What would mend the plan, by what harms most."""
         found = []
-        if self._unstable():
-            found.append(self._shorter_steps())
+        if self.chain is not None and self._unstable():
+            found.append(self._shorter_steps(self.chain))
         if self._moved():
             found.append(self._looser_clip())
         elif self._mostly_clipped():
@@ -122,14 +122,13 @@ class Findings:
     def _slow(self) -> bool:
         return self.chain is not None and self.chain.missing() > _MISSED
 
-    def _shorter_steps(self) -> str:
-        assert self.chain is not None
-        size = self.chain.stable_size()
+    def _shorter_steps(self, chain: Steps) -> str:
+        size = chain.stable_size()
         said = (
             f"a step_size of at most {size:.2g}: longer ones overshoot the steepest direction, or "
             "shake with the mini-batches; draws spread too widely there, and scales may run to 0"
         )
-        full = self.chain.on_full_batches().stable_size()
+        full = chain.on_full_batches().stable_size()
         return f"{said} (with full batches up to {full:.2g})" if full > 1.5 * size else said
 
     def _looser_clip(self) -> str:
@@ -159,8 +158,9 @@ class Findings:
                 "more records, a larger budget, fewer parameters, or a larger batch with fewer "
                 "steps"
             )
-        if self._hot() and not self._cooled_already():
-            found.append(self._far_law() if self._slow() else self._cooler())
+        size = studied.step_size
+        if chain is not None and size is not None and self._hot() and not self._cooled_already():
+            found.append(self._far_law() if self._slow() else self._cooler(chain, size))
         if self._blurred():
             found.append(
                 "a larger budget, fewer parameters or a smaller curvature_clip: the noise of the "
@@ -187,11 +187,9 @@ class Findings:
             found.append(self._longer_way(chain))
         return found
 
-    def _cooler(self) -> str:
-        assert self.chain is not None
-        assert self.studied.step_size is not None
-        heat = self.chain.temperature(self.studied.step_size)
-        free = self.chain.integrator.free_step_size(self.chain.noise)
+    def _cooler(self, chain: Steps, size: float) -> str:
+        heat = chain.temperature(size)
+        free = chain.integrator.free_step_size(chain.noise)
         return (
             f"a step_size nearer {free:.2g}: at this one the privacy noise puts the draws at "
             f"temperature {heat:.3g}, {math.sqrt(heat):.2g} times too wide"
