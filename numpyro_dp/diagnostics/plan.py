@@ -267,8 +267,9 @@ def plan(
     A plan is *unstable* where the step size is longer than that, and *biased* where a coordinate is
     moved by more than 1.5 posterior standard deviations at one of the truths, or most records are
     clipped where they came from. It is *fine* if neither is so, the privacy noise puts the draws at
-    no temperature above 4, and after half of the steps the slowest direction is within 3 posterior
-    standard deviations of its place; and if all of what follows holds.
+    no temperature above 4, the steps span ten relaxation times of the slowest direction, and half
+    of them bring it within 3 posterior standard deviations of its place; and if all of what follows
+    holds.
 
     The verdict is *fine* only when this share is 0.9 or more, so that a run is expected, under the
     prior predictive, to gain over the prior nine tenths of what one without privacy gains (a
@@ -308,7 +309,7 @@ def plan(
         ...         numpyro.sample("x", dist.Normal(mu, 1), obs=x)
         >>> kernel = ndp.DPSGLD(model, step_size=2e-5, batch_size=50, clip_norm=2.0,
         ...                     noise_multiplier=4.0)
-        >>> found = ndp.plan(kernel, jax.ShapeDtypeStruct((5000,), jnp.float32), num_steps=200)
+        >>> found = ndp.plan(kernel, jax.ShapeDtypeStruct((5000,), jnp.float32), num_steps=400)
         >>> found.num_records, found.verdict
         (5000, 'fine')
     """

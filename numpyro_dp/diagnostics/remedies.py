@@ -10,6 +10,7 @@ from numpyro_dp.diagnostics.bias import SiteBias
 from numpyro_dp.diagnostics.channel import Channel, Gains
 from numpyro_dp.diagnostics.steps import WIDENED, Steps
 from numpyro_dp.diagnostics.subject import Subject
+from numpyro_dp.mcmc.relaxation import ENOUGH
 
 __all__ = ["CLUMPED_COUNTS", "FINE", "Fault", "Findings", "Verdict"]
 
@@ -69,6 +70,7 @@ class Findings:
             or self._blurred()
             or self._hot()
             or self._slow()
+            or self._short()
         )
         found: list[tuple[Fault, bool]] = [
             ("unstable", self._unstable()),
@@ -121,6 +123,10 @@ class Findings:
 
     def _slow(self) -> bool:
         return self.chain is not None and self.chain.missing() > _MISSED
+
+    def _short(self) -> bool:
+        """Whether a report of the run would call its draws no posterior."""
+        return self.chain is not None and self.chain.times() < ENOUGH
 
     def _shorter_steps(self, chain: Steps) -> str:
         size = chain.stable_size()
@@ -180,6 +186,12 @@ class Findings:
         if gains.expected >= FINE and studied.influence < 1:
             found.append(
                 "a start within the prior's reach: most of the way from this one is the prior's own"
+            )
+        if chain is not None and self._short() and not self._slow():
+            found.append(
+                "more records, a larger budget, or a preconditioner of public prior variances: a "
+                f"chain spans {chain.times():.2g} relaxation times of its slowest direction, and "
+                f"below about {ENOUGH:g} its draws are no posterior"
             )
         if chain is None or not self._slow():
             found.extend(self._way())
