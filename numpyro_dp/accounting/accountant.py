@@ -238,15 +238,29 @@ class Accountant:
             return math.inf
         return largest_left(self._ledger.read().curves(self.relation), self.budget)
 
-    def report(self) -> SpendingReport:
-        """Return who spent what and what is left; ``str`` and notebooks show it as text."""
+    def report(self, *, delta: float | None = None) -> SpendingReport:
+        """Return who spent what and what is left; ``str`` and notebooks show it as text.
+
+        Args:
+            delta: δ of every figure, such as that of the runs; only of a ledger without budget,
+                which states 1e-6 otherwise.
+
+        Raises:
+            ValueError: ``delta`` is no δ, or is not the budget's.
+        """
+        at = self.stated_delta if delta is None else _validate.rate("delta", delta)
+        if self.budget is not None and at != self.budget.delta:
+            raise ValueError(
+                f"what is left of a budget holds at its own δ ({self.budget.delta:.3g}): leave "
+                f"delta out, or ask accountant.epsilon(delta={at:.3g})"
+            )
         book = self._ledger.read()
-        curves, total = book.curves(self.relation), self._total(book).epsilon(self.stated_delta)
+        curves, total = book.curves(self.relation), self._total(book).epsilon(at)
         rows = tuple(
             SpendingRow(
                 entry.label,
                 describe(entry.event),
-                self._curve(entry.event).epsilon(self.stated_delta),
+                self._curve(entry.event).epsilon(at),
                 entry.time,
                 entry.condition,
                 tuple(d.label for d in book.draws if d.plan == entry.id) if entry.planned else None,
@@ -258,7 +272,7 @@ class Accountant:
             total=total if self.budget is None else charged(curves, self.budget),
             planned=total,
             opening=book.opening,
-            delta=self.stated_delta,
+            delta=at,
             relation=self.relation,
             budget=None if self.budget is None else self.budget.epsilon,
             left=self.remaining(),

@@ -242,6 +242,22 @@ def test_without_a_budget_no_more_is_claimed_than_for_a_list_fixed_in_advance():
     )
 
 
+def test_without_a_budget_the_report_is_at_the_delta_of_the_runs():
+    accountant = Accountant()
+    accountant.charge(GaussianDpEvent(20.0), label="mean")
+    report = accountant.report(delta=1e-4)
+    assert report.total == accountant.epsilon(1e-4) == report.rows[0].epsilon
+    assert "1e-06" not in str(report)
+    assert lines(report)["counted"].endswith("at δ = 0.0001")
+    with pytest.raises(ValueError, match="delta"):
+        accountant.report(delta=0.0)
+    bounded = Accountant(Budget(1.0, 1e-5))
+    assert str(bounded.report(delta=1e-5)) == str(bounded.report())
+    with pytest.raises(ValueError, match=r"accountant\.epsilon\(delta=0.0001\)"):
+        bounded.report(delta=1e-4)
+    assert bounded.epsilon(delta=0.0001) == 0
+
+
 def test_epsilon_never_falls_with_delta_and_never_passes_the_budget(accountant):
     for event in (run(3.0, 300), GaussianDpEvent(9.0), run(3.0, 100)):
         accountant.charge(event, label="part")
