@@ -6,7 +6,8 @@ a scale or of a count never do, the place at which clipped gradients sum to zero
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,6 +15,10 @@ import numpy as np
 from jaxtyping import Float
 
 __all__ = ["Bias", "SiteBias"]
+
+# By definition, see plan's docstring: posterior standard deviations beyond which a place is another
+# one, and of how many likely truths that may be so.
+_MOVED, _FEW = 1.5, 1 / 4
 
 # Beyond so many coordinates, correlations are left out.
 _DENSE = 256
@@ -28,12 +33,29 @@ class SiteBias(NamedTuple):
     - **typical**: at the median of truths drawn from the prior.
     - **upper**: at the most unfavourable of them.
     - **up**: whether its (unconstrained) values come out too large.
+    - **share**: of the truths, at how many it is moved by more than 1.5.
+    - **where**: which these are, such as ``"'sigma' is at most 0.4"``; empty if no latent tells.
     """
 
     site: str
     typical: float
     upper: float
     up: bool
+    share: float = 0.0
+    where: str = ""
+
+    @property
+    def too_far(self) -> bool:
+        """Whether it is moved by more than 1.5 at more than a quarter of the truths."""
+        return self.share > _FEW
+
+    def __str__(self) -> str:
+        """The sizes, and where they are too large."""
+        said = f"by {self.typical:.2g} to {self.upper:.2g}"
+        if not 0 < self.share < 1:
+            return said
+        where = f", where {self.where}" if self.where else ""
+        return f"{said} (above {_MOVED:g} at {self.share:.0%} of likely truths{where})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +68,7 @@ class Bias:
     :param num_records: how many records they stand for, times the power of the likelihood.
     :param weights: of the coordinates in the clip.
     :param stretch: how many times as far from what the model expects as its own the records are.
+    :param truths: values of latents that are one number, shape (draws,), by site.
 
     The shift is one scoring step from the truth, that of the clipped gradients less that of the
     others: with G the sum of the gradients g, w the factor by which each is clipped, F = Σggᵀ and
@@ -62,6 +85,7 @@ class Bias:
     num_records: float
     weights: Float[np.ndarray, " dim"]
     stretch: float = 1.0
+    truths: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def of_sites(self, clip_norm: float) -> tuple[SiteBias, ...]:
         """The bias of every site at this clip, the largest first."""
@@ -71,8 +95,21 @@ class Bias:
             own = shifts[:, [name == site for name in self.sites]]
             worst = np.abs(own).max(1)
             up = bool(own[np.arange(len(own)), np.abs(own).argmax(1)].sum() > 0)
-            found.append(SiteBias(site, float(np.median(worst)), float(worst.max()), up))
-        return tuple(sorted(found, key=lambda each: -each.upper))
+            far = worst > _MOVED
+            sizes = float(np.median(worst)), float(worst.max())
+            found.append(SiteBias(site, *sizes, up, float(far.mean()), self._where(far)))
+        return tuple(sorted(found, key=lambda each: (-each.share, -each.upper)))
+
+    def _where(self, far: np.ndarray) -> str:
+        """Which of the truths these are, if one number of theirs tells them from the others."""
+        if far.all() or not far.any():
+            return ""
+        for site, values in self.truths.items():
+            if values[far].max() < values[~far].min():
+                return f"{site!r} is at most {values[far].max():.2g}"
+            if values[far].min() > values[~far].max():
+                return f"{site!r} is at least {values[far].min():.2g}"
+        return ""
 
     def shifts(self, clip_norm: float) -> Float[np.ndarray, "draws dim"]:
         """How far clipping surely moves each coordinate, in posterior standard deviations."""

@@ -6,9 +6,10 @@ inputs made up or given as public, are all there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -27,7 +28,9 @@ from numpyro_dp.model import PrivateModel
 
 __all__ = ["LikelihoodGradient", "MadeUp", "Shares", "made_up_gradients", "spread_is_given"]
 
-_DRAWS = 8
+# Truths, chosen out of so many prior draws, by the most even of so many choices. Sites of more
+# coordinates than the last are even enough by chance.
+_DRAWS, _POOL, _CHOICES, _COORDINATES = 8, 128, 2048, 16
 
 
 class MadeUp(NamedTuple):
@@ -37,12 +40,14 @@ class MadeUp(NamedTuple):
     - **at_start**: the same records' gradients where a chain starts.
     - **spread**: shape (draws, dim); that position minus the start.
     - **records**: leaves of shape (draws, records, ...).
+    - **truths**: values of the latents that are one number each, shape (draws,), by site.
     """
 
     at_truth: np.ndarray
     at_start: np.ndarray
     spread: np.ndarray
     records: tuple[np.ndarray, ...] = ()
+    truths: Mapping[str, np.ndarray] = MappingProxyType({})
 
     def first(self, count: int) -> MadeUp:
         """Only so many records of each draw."""
@@ -51,6 +56,7 @@ class MadeUp(NamedTuple):
             self.at_start[:, :count],
             self.spread,
             tuple(leaf[:, :count] for leaf in self.records),
+            self.truths,
         )
 
 
@@ -110,20 +116,51 @@ def made_up_gradients(
     :param rng_key: a typed key; nothing here is secret.
     :param vector: what a record adds to a step.
     """
-    *found, records = _gradients(wall, vector, start, inputs, rng_key)
+    truth_key, outcome_key = random.split(rng_key)
+    drawn, constrained = _prior_draws(wall, truth_key)
+    chosen = _evenly_spread({name: np.asarray(leaf) for name, leaf in drawn.items()})
+    truths = {name: leaf[chosen] for name, leaf in drawn.items()}
+    numbers = {
+        name: np.asarray(leaf)[chosen].ravel()
+        for name, leaf in constrained.items()
+        if leaf.size == _POOL
+    }
+    *found, records = _gradients(wall, vector, start, inputs, truths, outcome_key)
     rows = tuple(np.asarray(leaf)[:, :, 0] for leaf in records)
-    return MadeUp(*map(np.asarray, found), records=rows)
+    return MadeUp(*map(np.asarray, found), records=rows, truths=numbers)
+
+
+@partial(jax.jit, static_argnums=0)
+def _prior_draws(wall: PrivateModel, rng_key: Any) -> tuple[dict, dict]:
+    """A pool of prior draws, unconstrained and constrained."""
+    draws = jax.lax.map(lambda key: wall.init(key, init_to_sample), random.split(rng_key, _POOL))
+    constrained = jax.vmap(wall.constrain)(draws)
+    return draws, {name: constrained[name] for name in draws}
+
+
+def _evenly_spread(draws: dict[str, np.ndarray]) -> np.ndarray:
+    """Rows of a pool of draws in which each coordinate has one in about every part of its range.
+
+    A few draws by chance may leave out all small scales, and a verdict with them. Sites weigh
+    alike, however many coordinates they have.
+    """
+    choices = np.random.default_rng(0).permuted(np.tile(np.arange(_POOL), (_CHOICES, 1)), axis=1)
+    choices, even = choices[:, :_DRAWS], (np.arange(_DRAWS) + 0.5) / _DRAWS
+    uneven = np.zeros(_CHOICES)
+    for leaf in draws.values():
+        ranks = leaf.reshape(_POOL, -1)[:, :_COORDINATES].argsort(0).argsort(0) / _POOL
+        uneven += np.abs(np.sort(ranks[choices], 1) - even[:, None]).mean((1, 2))
+    return choices[uneven.argmin()]
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _gradients(
-    wall: PrivateModel, vector: Shares, start: dict, inputs: list[Any], rng_key: Any
+    wall: PrivateModel, vector: Shares, start: dict, inputs: list[Any], truths: dict, rng_key: Any
 ) -> tuple:
     simulate = _simulator(wall)
 
-    def one_draw(key: Any) -> tuple:
-        prior_key, outcome_key = random.split(key)
-        truth = wall.init(prior_key, init_to_sample)
+    def one_draw(drawn: tuple) -> tuple:
+        truth, outcome_key = drawn
         rows = [leaf[:, None] for leaf in inputs]
         keys = random.split(outcome_key, inputs[0].shape[0])
         records = jax.vmap(partial(simulate, truth))(rows, keys)
@@ -131,7 +168,7 @@ def _gradients(
         at_start = jax.vmap(partial(vector, start))(records)
         return at_truth, at_start, vector.flat(truth) - vector.flat(start), records
 
-    return jax.lax.map(one_draw, random.split(rng_key, _DRAWS))
+    return jax.lax.map(one_draw, (truths, random.split(rng_key, _DRAWS)))
 
 
 def _simulator(wall: PrivateModel) -> Callable[[dict, list, Any], list]:

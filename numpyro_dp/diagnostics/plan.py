@@ -140,12 +140,19 @@ class Plan:
                 f"outcome's probability by more than {most}%"
             )
         if self.verdict == "fine":
+            where = [each.where for each in self.bias if each.share]
+            unless = f", unless {where[0] or 'moved by the clip'} (see bias)" if where else ""
             return (
                 f"about {self.gain:.0%} of what the data could teach is expected to come through, "
-                "if they are like the model's own"
+                f"if they are like the model's own{unless}"
             )
         if self.verdict != "noisy":
             return "what comes out is not the model's posterior, whatever the noise"
+        if self.gain >= FINE and self.relaxation_times is not None:
+            return (
+                f"{self.gain:.0%} of what the data could teach may come through, but the draws "
+                "show noise or the chain's way rather than a posterior"
+            )
         return (
             f"from {self.gain:.0%} (records that lie like made-up ones) to {self.gain_at_best:.0%} "
             "(all along one direction) of what the data could teach may come through, or less "
@@ -155,16 +162,12 @@ class Plan:
     def _bias(self) -> str:
         if not self.bias:
             return "none under the model: the clip is centred"
-        sites = [
-            f"{each.site!r} by {each.typical:.2g} to {each.upper:.2g}"
-            for each in self.bias
-            if each.upper > 0
-        ]
+        sites = [f"{each.site!r} {each}" for each in self.bias if each.upper > 0]
         if not sites:
             return "clipping moves no site by as much as these made-up records can tell"
         return (
             f"clipping moves {', '.join(sites)} posterior sds (its worst coordinate, from the "
-            "median to the worst of likely truths)"
+            "median to the worst of eight likely truths)"
         )
 
     def _step_size(self) -> str:
@@ -255,9 +258,12 @@ def plan(
     where they do not balance: scales and counts first. ``bias`` has it in posterior standard
     deviations, on thousands of made-up records: one scoring step from the truth with clipped
     gradients less that with whole ones, for each of eight likely truths, less twice its standard
-    error. Poisson, binomial and multinomial counts are taken to be 2.5 times as far from their
-    means as the model says, since real ones mostly are. Records unlike the model's in other ways
-    are moved farther. A centred clip has no bias under the model.
+    error. These are chosen out of many prior draws so that each site's values lie in all parts of
+    the prior. What the right clip is may hang on them, as on the size of a scale; ``bias`` says at
+    how many it is too small and, if one number tells them apart, at which. Poisson, binomial and
+    multinomial counts are taken to be 2.5 times as far from their means as the model says, since
+    real ones mostly are. Records unlike the model's in other ways are moved farther. A centred clip
+    has no bias under the model.
 
     **Stability.** Along the steepest direction of the clipped records' curvature, of the median of
     the truths, ``stable_step_size`` makes the variance of the draws four times the posterior's:
@@ -265,11 +271,11 @@ def plan(
     ``DPSGNHT`` and ``DPSGFS`` counts in.
 
     A plan is *unstable* where the step size is longer than that, and *biased* where a coordinate is
-    moved by more than 1.5 posterior standard deviations at one of the truths, or most records are
-    clipped where they came from. It is *fine* if neither is so, the privacy noise puts the draws at
-    no temperature above 4, the steps span ten relaxation times of the slowest direction, and half
-    of them bring it within 3 posterior standard deviations of its place; and if all of what follows
-    holds.
+    moved by more than 1.5 posterior standard deviations at more than two of the eight truths, or
+    most records are clipped where they came from. It is *fine* if neither is so, the privacy noise
+    puts the draws at no temperature above 4, the steps span ten relaxation times of the slowest
+    direction, and half of them bring it within 3 posterior standard deviations of its place; and if
+    all of what follows holds.
 
     The verdict is *fine* only when this share is 0.9 or more, so that a run is expected, under the
     prior predictive, to gain over the prior nine tenths of what one without privacy gains (a

@@ -18,11 +18,11 @@ Fault = Literal["swamped", "unstable", "biased", "noisy"]
 Verdict = Literal["fine"] | Fault
 
 # By definition, see plan's docstring: the share that a fine plan lets through; the posterior
-# standard deviations by which it may be moved, and by which it may miss its place half-way.
+# standard deviations by which it may miss its place half-way.
 FINE = 0.9
 _SWAMPED = 0.1
-_MOVED = 1.5
 _MISSED = 3.0
+_PRECONDITIONER = "a preconditioner of public prior variances"
 CLUMPED_COUNTS = (
     "of counts 2.5 times as spread as the model says, as real ones often are; a NegativeBinomial2 "
     "would say it"
@@ -98,7 +98,7 @@ class Findings:
         return chain is not None and size is not None and size > chain.stable_size()
 
     def _moved(self) -> bool:
-        return any(each.upper > _MOVED for each in self.bias)
+        return any(each.too_far for each in self.bias)
 
     def _mostly_clipped(self) -> bool:
         # A centred clip has mean zero under the model wherever it cuts.
@@ -141,15 +141,23 @@ class Findings:
         worst, studied = self.bias[0], self.studied
         towards = "upwards" if worst.up else "downwards"
         clumped = f" ({CLUMPED_COUNTS})" if studied.bias.stretch > 1 else ""
-        said = f"clipping moves {worst.site!r} {towards} by {_size(worst)} posterior sds{clumped}"
+        said = f"clipping moves {worst.site!r} {towards} {worst} posterior sds{clumped}"
         clip, best = studied.mechanism.clip_norm, self.balanced
         if best < 1.2 * clip:
             return (
                 "a larger budget or more records, and then a larger clip_norm: "
                 f"{said}, and noise forbids a larger one now"
             )
-        left = _size(studied.bias.of_sites(best)[0])
-        return f"{self._clip(best)}, which balances bias and noise: {said}, and there by {left}"
+        left = studied.bias.of_sites(best)[0]
+        narrower = (
+            f"; where {left.where} no clip will do at this noise: if you know better, say so in "
+            "the prior"
+            if left.too_far and left.where
+            else ""
+        )
+        return (
+            f"{self._clip(best)}, which balances bias and noise: {said}, and there {left}{narrower}"
+        )
 
     def _clip(self, norm: float) -> str:
         if self.studied.by_site:
@@ -175,10 +183,10 @@ class Findings:
         if found and self.balanced < studied.mechanism.clip_norm / 1.5:
             worst = None if studied.centred else studied.bias.of_sites(self.balanced)[0]
             moved = "" if worst is None else (
-                f"; clipping then moves {worst.site!r} by {_size(worst)} posterior sds"
+                f"; clipping then moves {worst.site!r} {worst} posterior sds"
             )  # fmt: skip
             # Noise that would be traded for a bias of which the plan then complains is no remedy.
-            if worst is None or worst.upper <= _MOVED:
+            if worst is None or not worst.too_far:
                 found.append(
                     f"{self._clip(self.balanced)}: the noise is sized for longer gradients than "
                     f"need be{moved}"
@@ -188,11 +196,7 @@ class Findings:
                 "a start within the prior's reach: most of the way from this one is the prior's own"
             )
         if chain is not None and self._short() and not self._slow():
-            found.append(
-                "more records, a larger budget, or a preconditioner of public prior variances: a "
-                f"chain spans {chain.times():.2g} relaxation times of its slowest direction, and "
-                f"below about {ENOUGH:g} its draws are no posterior"
-            )
+            found.append(self._more_times(chain))
         if chain is None or not self._slow():
             found.extend(self._way())
         elif not self._hot():
@@ -213,19 +217,33 @@ class Findings:
             "likelihood_power: at no step_size is the noise cool and the slowest direction there"
         )
 
-    def _longer_way(self, chain: Steps) -> str:
-        most, size = chain.stable_size(), self.studied.step_size
-        free = chain.integrator.free_step_size(chain.noise)
-        larger = min(most, free) if math.isfinite(min(most, free)) else math.inf
-        further = (
-            f"a step_size up to {larger:.2g}, or more steps"
-            if size is not None and larger > 1.2 * size
-            else "more steps, or a preconditioner of public prior variances"
+    def _more_times(self, chain: Steps) -> str:
+        longer = self._longer_steps(chain)
+        what = (
+            f"{longer}, or more steps"
+            if longer
+            else f"more records, a larger budget, or {_PRECONDITIONER}"
         )
         return (
-            f"{further}: half of the steps leave the slowest direction {chain.missing():.2g} "
+            f"{what}: a chain spans {chain.times():.2g} relaxation times of its slowest direction, "
+            f"and below about {ENOUGH:g} its draws are no posterior"
+        )
+
+    def _longer_way(self, chain: Steps) -> str:
+        longer = self._longer_steps(chain)
+        what = f"{longer}, or more steps" if longer else f"more steps, or {_PRECONDITIONER}"
+        return (
+            f"{what}: half of the steps leave the slowest direction {chain.missing():.2g} "
             "posterior sds from its place"
         )
+
+    def _longer_steps(self, chain: Steps) -> str:
+        """A step size that is stable, cool and longer than the run's; empty if there is none."""
+        size = self.studied.step_size
+        most = min(chain.stable_size(), chain.integrator.free_step_size(chain.noise))
+        if size is None or not size * 1.2 < most < math.inf:
+            return ""
+        return f"a step_size up to {most:.2g}"
 
     def _way(self) -> list[str]:
         """What moves a chain or an optimiser from its start to the posterior."""
@@ -250,7 +268,3 @@ class Findings:
                 f"{max(reached, 0):.0%} of what they can teach{worse}"
             )
         return found
-
-
-def _size(moved: SiteBias) -> str:
-    return f"{moved.typical:.2g} to {moved.upper:.2g}"

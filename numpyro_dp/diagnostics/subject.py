@@ -253,7 +253,7 @@ def _of_kernel(
         power=power,
         weights=weights,
         made_up=made_up.first(few),
-        bias=Bias(made_up.at_truth, made_up.spread, sites, power * size, weights, stretch),
+        bias=_bias(made_up, sites, power * size, weights, stretch),
         started=kernel.init_kernel is not None,
         by_site=isinstance(options.clip_norm, Mapping),
     )
@@ -279,7 +279,7 @@ def _of_svi(
         svi.model, plate, wall, gradient.start, inputs, gradient, np.ones(1)
     )
     weights, size = np.ones(len(sites)), mechanism.max_records or mechanism.num_records
-    bias = Bias(made_up.at_truth, made_up.spread, sites, size, weights, stretch)
+    bias = _bias(made_up, sites, size, weights, stretch)
     made_up = made_up.first(few)
     rehearsal = Rehearsal(fit, state, noise, num_steps, round(settings.average * num_steps))
     return Subject(
@@ -330,6 +330,12 @@ def _cost_alone(
         "or refused with what would fit, before a record is touched; what a budget buys stands in "
         "docs/howto/which-sampler.md"
     )
+
+
+def _bias(
+    made_up: MadeUp, sites: tuple[str, ...], size: float, weights: np.ndarray, stretch: float
+) -> Bias:
+    return Bias(made_up.at_truth, made_up.spread, sites, size, weights, stretch, made_up.truths)
 
 
 def _made_up(
