@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from numpyro_dp.mcmc import StronglyLogConcave as StronglyLogConcave
     from numpyro_dp.mcmc import UncheckedNUTS as UncheckedNUTS
     from numpyro_dp.mcmc import clipping_rate as clipping_rate
-    from numpyro_dp.records import public as public
+    from numpyro_dp.model.records import public as public
     from numpyro_dp.svi import DPSVI as DPSVI
     from numpyro_dp.svi import VIPS as VIPS
     from numpyro_dp.svi import CentredInputs as CentredInputs
@@ -112,7 +112,7 @@ _HOME = {
     "plot_budget": "diagnostics.plots",
     "plot_epsilon_by_step": "diagnostics.plots",
     "plot_privacy_curve": "diagnostics.plots",
-    "public": "records",
+    "public": "model.records",
 }
 
 __all__ = sorted(_HOME)

@@ -7,11 +7,11 @@ import jax
 import numpyro.distributions as dist
 
 from numpyro_dp._glm_trace import FITS, flat_position
-from numpyro_dp._plate import in_plate, run_whole, site_log_prob
-from numpyro_dp._prune import prune, trace_program
-from numpyro_dp._structure import explained, key_struct
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.jaxprs import prune, trace_program
+from numpyro_dp.model.plates import in_plate, run_whole, site_log_prob
+from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.model.structure import explained, key_struct
 
 __all__ = ["prior_message", "prior_terms"]
 

@@ -17,13 +17,13 @@ from jax.core import eval_jaxpr
 from jax.extend import core as jax_core
 from numpyro.primitives import Messenger
 
-from numpyro_dp._plate import RowRun, in_plate
-from numpyro_dp._programs import require_no_closure
-from numpyro_dp._prune import Program, Pruned, prune, trace_program
-from numpyro_dp._structure import explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.hinge import HuberHinge
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program
+from numpyro_dp.model.plates import RowRun, in_plate
+from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.model.programs import require_no_closure
+from numpyro_dp.model.structure import explained, key_struct, quoted
 
 __all__ = [
     "FITS",

@@ -26,7 +26,7 @@ from numpyro_dp._glm_trace import (
 )
 from numpyro_dp._quick_compile import quickly_compiled
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = [
     "GLM",
@@ -167,7 +167,7 @@ def recognise(wall: PrivateModel) -> GLM:
 
     Example:
         >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
-        >>> from numpyro_dp.model import PrivateModel
+        >>> from numpyro_dp.model.private_model import PrivateModel
         >>> def model(x, y):
         ...     w = numpyro.sample("w", dist.Normal(0, 2).expand([2]).to_event(1))
         ...     with numpyro.plate("people", x.shape[0]):

@@ -28,7 +28,7 @@ import numpyro.distributions as dist
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.accounting.calibrate import gaussian_shift
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 BUDGET = ndp.Budget(10.0, 1e-5)
 DIMENSIONS = (1, 2, 5, 10, 50)

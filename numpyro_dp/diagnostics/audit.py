@@ -24,7 +24,7 @@ from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms._checks import refuse_several_processes
 from numpyro_dp.mechanisms.keys import as_typed_keys, is_traced, seeded_key
-from numpyro_dp.model import PrivateModel, private_model
+from numpyro_dp.model.private_model import PrivateModel, private_model
 
 __all__ = ["AuditResult", "audit"]
 

@@ -23,8 +23,8 @@ from numpyro import handlers
 from numpyro.infer import init_to_sample
 from numpyro.primitives import Messenger
 
-from numpyro_dp._plate import RowRun, in_plate
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.plates import RowRun, in_plate
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["LikelihoodGradient", "MadeUp", "Shares", "made_up_gradients", "spread_is_given"]
 

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, UInt8
 
 from numpyro_dp.accounting import Relation
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["Pair", "check_null", "take_apart"]
 

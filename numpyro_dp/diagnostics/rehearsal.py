@@ -15,9 +15,9 @@ from numpyro.infer import autoguide
 from numpyro.infer.svi import SVIState
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.guided.model import VariationalModel
+from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.svi.fit import Carry, Fit, run_steps
-from numpyro_dp.variational import VariationalModel
 
 __all__ = ["GuideGradient", "Rehearsal", "Way"]
 

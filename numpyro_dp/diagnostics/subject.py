@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from jax import random
 
-from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.diagnostics.bias import Bias
@@ -31,7 +30,8 @@ from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.mcmc.noisy_sum import Integrator
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.model import PrivateModel, private_model
+from numpyro_dp.model.private_model import PrivateModel, private_model
+from numpyro_dp.model.redaction import unnumbered
 from numpyro_dp.svi import DPSVI
 from numpyro_dp.svi.elbo import ElboRelease
 

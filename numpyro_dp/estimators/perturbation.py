@@ -40,7 +40,7 @@ from numpyro_dp.glm import (
 from numpyro_dp.mechanisms.account import Account, require_chargeable
 from numpyro_dp.mechanisms.arguments import check_noise
 from numpyro_dp.mechanisms.keys import as_typed_keys
-from numpyro_dp.model import PrivateModel, private_model
+from numpyro_dp.model.private_model import PrivateModel, private_model
 
 __all__ = ["PerturbationEstimator", "Plan"]
 

@@ -26,7 +26,7 @@ from numpyro_dp.mechanisms.account import Account, require_chargeable
 from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.mechanisms.planning import planned_sum
 from numpyro_dp.mechanisms.wording import arithmetic
-from numpyro_dp.model import PrivateModel, private_model
+from numpyro_dp.model.private_model import PrivateModel, private_model
 
 __all__ = ["ClippingRate", "clipping_rate"]
 

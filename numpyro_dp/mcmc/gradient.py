@@ -22,7 +22,7 @@ from numpyro_dp.mcmc.noisy_sum import (
 )
 from numpyro_dp.mechanisms import arguments
 from numpyro_dp.mechanisms.planning import planned_sum
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["BoundGradientKernel", "GradientKernel"]
 

@@ -23,7 +23,7 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import DEFAULT_DELTA, Accountant, Budget, Relation
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc import plain
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["BoundKernel", "PrivateKernel", "RunFacts"]
 

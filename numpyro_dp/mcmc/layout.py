@@ -11,7 +11,7 @@ import numpy as np
 from jax import random
 from jaxtyping import ArrayLike
 
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["by_coordinate", "dimension", "shapes"]
 

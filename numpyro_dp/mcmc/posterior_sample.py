@@ -27,7 +27,7 @@ from numpyro_dp.mcmc.posterior.conditional import UncheckedNUTS
 from numpyro_dp.mcmc.posterior.draw import BoundedLikelihood, Draw, StronglyLogConcave
 from numpyro_dp.mcmc.posterior.langevin import Langevin
 from numpyro_dp.mcmc.posterior.rejection import Rejection
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["OPS", "BoundOPS", "OPSState"]
 

@@ -14,7 +14,7 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["RandomWalk", "check_public_moves", "move_publicly"]
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array
 
-from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.accounting import Relation
 from numpyro_dp.mcmc.fields import check_fields
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.start import starting_positions
-from numpyro_dp.model import private_model
-from numpyro_dp.records import read_arguments
+from numpyro_dp.model.private_model import private_model
+from numpyro_dp.model.records import read_arguments
+from numpyro_dp.model.redaction import unnumbered
 
 __all__ = ["Ready", "readied"]
 

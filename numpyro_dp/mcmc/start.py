@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import random
 from numpyro.infer import init_to_uniform
 
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 if TYPE_CHECKING:
     from numpyro_dp.mcmc.kernel import BoundKernel

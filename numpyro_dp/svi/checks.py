@@ -12,11 +12,11 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer import Trace_ELBO
 from numpyro.optim import Minimize, _NumPyroOptim
 
-from numpyro_dp._named import require_handed
-from numpyro_dp._prune import constants, prune, trace_program
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms.keys import as_typed_keys
-from numpyro_dp.variational import Outline
+from numpyro_dp.model.closures import require_handed
+from numpyro_dp.model.guided.model import Outline
+from numpyro_dp.model.jaxprs import constants, prune, trace_program
 
 __all__ = ["check_loss", "check_optimiser", "require_blind", "require_data_free", "usable_key"]
 

@@ -19,11 +19,11 @@ from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float
 from numpyro.infer import autoguide
 
-from numpyro_dp._programs import require_own_curvature
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.model import PrivateModel
-from numpyro_dp.variational import VariationalModel
+from numpyro_dp.model.guided.model import VariationalModel
+from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.model.programs import require_own_curvature
 
 __all__ = ["CurvatureRelease", "held_scales"]
 

@@ -15,13 +15,14 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.svi import SVIState
 
 from numpyro_dp import _validate
-from numpyro_dp._guide import prepare, require_public_start
-from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.mechanisms import scrubbed
 from numpyro_dp.mechanisms.account import require_chargeable
 from numpyro_dp.mechanisms.keys import as_typed_keys
-from numpyro_dp.records import read_arguments
+from numpyro_dp.model.guided.guides import prepare, require_public_start
+from numpyro_dp.model.guided.model import Outline, VariationalModel, outline, variational_model
+from numpyro_dp.model.records import read_arguments
+from numpyro_dp.model.redaction import unnumbered
 from numpyro_dp.svi.checks import (
     check_loss,
     check_optimiser,
@@ -45,7 +46,6 @@ from numpyro_dp.svi.report import (
 from numpyro_dp.svi.result import DPSVIRunResult
 from numpyro_dp.svi.settings import Settings
 from numpyro_dp.svi.start import fresh_state, resumed_state
-from numpyro_dp.variational import Outline, VariationalModel, outline, variational_model
 
 __all__ = ["DPSVI"]
 

@@ -14,11 +14,11 @@ from jax import lax, random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from numpyro_dp._outcomes import Outcomes, Simulated
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.mechanisms.centred import centred_clip
+from numpyro_dp.model.guided.model import VariationalModel
+from numpyro_dp.model.guided.outcomes import Outcomes, Simulated
 from numpyro_dp.svi.elbo import ElboRelease
-from numpyro_dp.variational import VariationalModel
 
 __all__ = ["Carry", "Fit", "run_steps", "trace_steps"]
 

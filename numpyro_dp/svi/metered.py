@@ -10,7 +10,7 @@ import numpyro.infer
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant
 from numpyro_dp.mechanisms.account import Account
-from numpyro_dp.records import read_arguments
+from numpyro_dp.model.records import read_arguments
 from numpyro_dp.svi.settings import Settings
 
 __all__ = ["MeteredSVI"]

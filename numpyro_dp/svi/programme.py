@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
 from numpyro_dp.mechanisms import Touched
-from numpyro_dp.variational import Outline, outline
+from numpyro_dp.model.guided.model import Outline, outline
 
 __all__ = ["Phase", "Programme", "StatisticsGuide"]
 

@@ -10,8 +10,8 @@ from numpyro.infer import autoguide
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.mechanisms.account import Account
 from numpyro_dp.mechanisms.wording import arithmetic, sampler
+from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.svi.plan import Plan
-from numpyro_dp.variational import VariationalModel
 
 __all__ = [
     "GIVEN_PARAMS",

@@ -11,7 +11,7 @@ from numpyro.infer.svi import SVIRunResult
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import PrivacyReport
-from numpyro_dp.variational import VariationalModel
+from numpyro_dp.model.guided.model import VariationalModel
 
 __all__ = ["DPSVIRunResult"]
 

@@ -12,8 +12,8 @@ from jax import random
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
-from numpyro_dp._guide import made_up_arguments
-from numpyro_dp.variational import Outline
+from numpyro_dp.model.guided.guides import made_up_arguments
+from numpyro_dp.model.guided.model import Outline
 
 __all__ = ["fresh_state", "resumed_state"]
 

@@ -22,7 +22,7 @@ from jax import lax, random
 
 import numpyro_dp as ndp
 from numpyro_dp.mechanisms import CHACHA20
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 FAMILY = {
     "DPSGLD": (ndp.DPSGLD, {}),

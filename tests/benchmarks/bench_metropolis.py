@@ -21,7 +21,7 @@ from jax import lax, random
 
 import numpyro_dp as ndp
 from numpyro_dp.mechanisms import CHACHA20
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 from tests.benchmarks.bench_release import slopes, synthetic
 from tests.models import logistic
 

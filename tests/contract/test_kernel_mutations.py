@@ -10,7 +10,7 @@ import pytest
 
 import numpyro_dp as ndp
 from numpyro_dp.mcmc import kernel as kernels
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 from tests.contract.kernels import NAMES, make, neighbours, repeats, warmup
 from tests.contract.surfaces import leaks, surfaces
 from tests.models import logistic

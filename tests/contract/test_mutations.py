@@ -12,7 +12,7 @@ import numpyro_dp as ndp
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.mechanisms import private_sum as mechanism
 from numpyro_dp.mechanisms.subsample import PoissonSampler
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 from tests.contract.kernels import GRADIENT, make
 from tests.models import indifferent, logistic
 

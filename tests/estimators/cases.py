@@ -5,7 +5,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from numpyro_dp.hinge import HuberHinge
-from numpyro_dp.model import private_model
+from numpyro_dp.model.private_model import private_model
 
 
 def logistic(x, y=None):

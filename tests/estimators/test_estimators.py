@@ -17,7 +17,7 @@ import numpyro_dp as ndp
 from numpyro_dp.estimators import perturbation
 from numpyro_dp.estimators.noise import Gaussian
 from numpyro_dp.estimators.release import LatticeOutput
-from numpyro_dp.model import private_model
+from numpyro_dp.model.private_model import private_model
 from tests.estimators.cases import logistic, normal
 
 BUDGET = ndp.Budget(1.0, 1e-5)

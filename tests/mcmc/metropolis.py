@@ -1,7 +1,7 @@
 """DP-Fast MH bound to records, as the tests of its charges and of its steps both need it."""
 
 import numpyro_dp as ndp
-from numpyro_dp.model import private_model
+from numpyro_dp.model.private_model import private_model
 from tests.models import logistic
 
 FIXED = {"step_size": 0.1, "lipschitz": 2.0, "max_move": 0.2}

@@ -10,7 +10,7 @@ import pytest
 import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent, SelfComposedDpEvent
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 from tests.models import logistic, normal_mean
 
 KEY = jax.random.key(1)

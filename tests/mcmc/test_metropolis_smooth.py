@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting.events import SelfComposedDpEvent, SmoothBarkerBit
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 from tests.models import logistic
 
 DIM, LIPSCHITZ, SMOOTHNESS, STEP = 3, 2.0, 4.0, 0.1

@@ -13,7 +13,7 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.mcmc.notes import in_one_line, raised_temperature
 from numpyro_dp.mcmc.relaxation import drawn_notes
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 
 def scaled(x):

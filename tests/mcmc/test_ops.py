@@ -20,7 +20,7 @@ from numpyro_dp.mcmc.posterior import langevin
 from numpyro_dp.mcmc.posterior.concave import ConcaveTarget
 from numpyro_dp.mcmc.posterior.langevin import LangevinDraw
 from numpyro_dp.mechanisms.keys import seeded_key
-from numpyro_dp.model import private_model
+from numpyro_dp.model.private_model import private_model
 from tests.contract.surfaces import flatten, leaks
 from tests.models import logistic
 

@@ -14,7 +14,7 @@ from scipy.stats import chisquare, kstest, norm
 
 import numpyro_dp as ndp
 from numpyro_dp.mcmc.posterior.bounded import STEPS, BoundedTarget, GridDraw
-from numpyro_dp.model import private_model
+from numpyro_dp.model.private_model import private_model
 
 POINTS = np.array([-1.5, -0.5, 0.0, 0.7, 2.0])
 BOUNDED = ndp.BoundedLikelihood(-2.0, 0.0)

@@ -15,7 +15,7 @@ from numpyro_dp.mcmc.relaxation import relaxation_limit, relaxation_notes, relax
 from numpyro_dp.mcmc.sgfs import FisherScoring
 from numpyro_dp.mcmc.sghmc import FrictionDynamics
 from numpyro_dp.mcmc.sgnht import Thermostat
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 
 def skewed(x):

@@ -10,7 +10,7 @@ import pytest
 import numpyro_dp as ndp
 from numpyro_dp.mcmc.charges import COST_RANGE, allowance, spend
 from numpyro_dp.mcmc.metropolis_step import BoundMetropolis, RecordsChange
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 from tests.models import logistic
 
 X = np.linspace(-1, 1, 24).reshape(12, 2).astype(np.float32)

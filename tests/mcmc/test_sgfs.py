@@ -8,7 +8,7 @@ from numpyro.infer.util import potential_energy
 
 import numpyro_dp as ndp
 from numpyro_dp.mcmc.sgfs import FisherScoring
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 from tests.mcmc.simulate import simulate
 from tests.models import logistic, normal_mean
 

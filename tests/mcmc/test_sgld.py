@@ -7,7 +7,7 @@ import pytest
 from numpyro.infer.util import potential_energy
 
 import numpyro_dp as ndp
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 from tests.models import logistic, normal_mean
 
 NOISE_OFF = {"noise_multiplier": 0.0, "clip_norm": np.inf}

@@ -9,7 +9,7 @@ from numpyro.infer.util import potential_energy
 import numpyro_dp as ndp
 from numpyro_dp.mcmc.momentum import momentum_between
 from numpyro_dp.mcmc.sgnht import Thermostat
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 from tests.mcmc.simulate import simulate
 from tests.models import logistic
 

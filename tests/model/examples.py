@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 
-from numpyro_dp.records import public
+from numpyro_dp.model.records import public
 
 from .refusals import Built, Refused
 from .zoo import Case, D, N, binary, counts, design, labels, real, rng

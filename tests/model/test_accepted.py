@@ -10,10 +10,10 @@ import pytest
 from numpyro import handlers
 from numpyro.infer.util import potential_energy
 
-from numpyro_dp._plate import WholePlates
 from numpyro_dp._quick_compile import quickly_compiled
-from numpyro_dp.model import PrivateModel
-from numpyro_dp.records import Public
+from numpyro_dp.model.plates import WholePlates
+from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.model.records import Public
 
 from .examples import EXAMPLES
 from .zoo import ACCEPTED, Case

@@ -12,7 +12,7 @@ import pytest
 from numpyro import handlers
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 from .coupled import LIKELIHOODS, MORE_OVER_ROWS, OVER_ROWS, coupled, data
 

@@ -17,7 +17,7 @@ from numpyro import handlers
 from numpyro.contrib.hsgp.approximation import hsgp_squared_exponential
 
 import numpyro_dp as ndp
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 N = 60
 RNG = np.random.default_rng(0)

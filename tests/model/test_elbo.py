@@ -10,8 +10,8 @@ from numpyro.distributions import constraints
 from numpyro.infer import SVI, Trace_ELBO, autoguide
 
 import numpyro_dp as ndp
-from numpyro_dp._guide import made_up_arguments, prepare
-from numpyro_dp.variational import outline, variational_model
+from numpyro_dp.model.guided.guides import made_up_arguments, prepare
+from numpyro_dp.model.guided.model import outline, variational_model
 from tests.models import logistic
 
 KEY = jax.random.key(3)

@@ -12,7 +12,7 @@ from numpyro.infer.reparam import LocScaleReparam
 import numpyro_dp as ndp
 from numpyro_dp.glm import gaussian_prior, prior_curvature, recognise
 from numpyro_dp.hinge import HuberHinge
-from numpyro_dp.model import private_model
+from numpyro_dp.model.private_model import private_model
 
 N, D = 12, 3
 RNG = np.random.default_rng(3)

@@ -18,7 +18,7 @@ from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoNormal
 
 import numpyro_dp as ndp
-from numpyro_dp.model import PrivateModel, private_model
+from numpyro_dp.model.private_model import PrivateModel, private_model
 from tests.models import OutOfSight
 
 N = 37

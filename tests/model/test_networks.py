@@ -11,7 +11,7 @@ from numpyro.contrib.module import flax_module
 from numpyro.infer.util import potential_energy
 
 import numpyro_dp as ndp
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 from .networks import NETWORKS, Linen, regressed
 

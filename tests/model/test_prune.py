@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from numpyro_dp._prune import constants, fingerprint, prune, trace_program
+from numpyro_dp.model.jaxprs import constants, fingerprint, prune, trace_program
 
 VECTOR = jax.ShapeDtypeStruct((4,), "float32")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 from .examples import REFUSED_EXAMPLES
 from .refusals import REFUSED, Refused

@@ -13,8 +13,8 @@ import pytest
 from numpyro import infer
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model import PrivateModel, private_model
-from numpyro_dp.records import public
+from numpyro_dp.model.private_model import PrivateModel, private_model
+from numpyro_dp.model.records import public
 from tests.models import logistic
 
 N, D = 17, 2
@@ -410,7 +410,7 @@ def test_a_start_that_tells_the_number_of_records_is_refused():
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_records_in_large_pages_are_a_copy_of_the_callers(monkeypatch, order):
     """Buffers of many records are the wall's own: later edits of the caller's have no effect."""
-    monkeypatch.setattr("numpyro_dp.records._LARGE", 0)
+    monkeypatch.setattr("numpyro_dp.model.records._LARGE", 0)
     x = np.asarray(np.random.default_rng(0).normal(size=(60, 3)), order=order)
     y = np.arange(60) % 2
     wall = PrivateModel(logistic, (x, y))

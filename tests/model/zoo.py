@@ -18,7 +18,7 @@ from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 
-import numpyro_dp.records as records
+import numpyro_dp.model.records as records
 
 N, D = 24, 3
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]

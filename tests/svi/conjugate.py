@@ -8,7 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 
 import numpyro_dp as ndp
-from numpyro_dp.variational import outline
+from numpyro_dp.model.guided.model import outline
 
 N = 60
 RNG = np.random.default_rng(7)

@@ -22,9 +22,9 @@ from numpyro.infer.autoguide import (
 )
 
 import numpyro_dp as ndp
-from numpyro_dp._outcomes import Listed
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.mechanisms import private_sum as mechanism
+from numpyro_dp.model.guided.outcomes import Listed
 from numpyro_dp.svi.plan import planned
 from numpyro_dp.svi.report import resolution_notes
 from tests.contract.surfaces import flatten

@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Int
 from numpyro_dp.accounting.events import DpEvent, PosteriorDraw
 from numpyro_dp.mcmc.posterior.draw import BoundedLikelihood, record_by_record
 from numpyro_dp.mechanisms import word_pairs
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = [
     "ARITHMETIC",

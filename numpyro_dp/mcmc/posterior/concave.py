@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from numpyro_dp.glm import GLM, GaussianPrior, Loss, Row, gaussian_prior, recognise
 from numpyro_dp.mcmc.posterior.draw import StronglyLogConcave, record_by_record
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["ConcaveTarget"]
 

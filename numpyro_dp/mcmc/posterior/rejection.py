@@ -13,7 +13,6 @@ from numpyro import distributions as dist
 from numpyro.infer import init_to_sample
 
 from numpyro_dp import _validate
-from numpyro_dp._plate import run_whole
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mcmc.posterior.bounded import (
@@ -24,7 +23,8 @@ from numpyro_dp.mcmc.posterior.bounded import (
     BoundedTarget,
     uniform_below,
 )
-from numpyro_dp.model import PrivateModel
+from numpyro_dp.model.plates import run_whole
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["Rejection", "RejectionDraw"]
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from numpyro_dp._structure import explained
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.variational import Outline
+from numpyro_dp.model.guided.model import Outline
+from numpyro_dp.model.structure import explained
 
 __all__ = ["require_apart"]
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike
 from numpyro import handlers
 
 from numpyro_dp import _validate
+from numpyro_dp.model.guided.model import Outline, outline
 from numpyro_dp.svi.guides.conjugate_counts import (
     BetaBinomial,
     DirichletCategorical,
@@ -21,7 +22,6 @@ from numpyro_dp.svi.guides.conjugate_mixture import NormalMixture
 from numpyro_dp.svi.guides.conjugate_reading import Reading, read_model
 from numpyro_dp.svi.guides.conjugate_regression import NormalRegression
 from numpyro_dp.svi.programme import Programme, StatisticsGuide
-from numpyro_dp.variational import Outline, outline
 
 __all__ = ["ConjugateGuide"]
 

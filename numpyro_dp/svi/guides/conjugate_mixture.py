@@ -13,8 +13,8 @@ from jax.scipy.special import digamma
 from jaxtyping import Array, ArrayLike
 from numpyro.distributions import constraints
 
-from numpyro_dp._structure import quoted
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.structure import quoted
 from numpyro_dp.svi.guides.conjugate_family import (
     Family,
     draw,

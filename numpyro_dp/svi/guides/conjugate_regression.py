@@ -13,8 +13,8 @@ from jax import lax
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from numpyro_dp._structure import quoted
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.structure import quoted
 from numpyro_dp.svi.guides.conjugate_family import (
     Averaged,
     draw,

@@ -15,13 +15,13 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro import handlers
 
-from numpyro_dp._plate import WholePlates, in_plate, row_sites
-from numpyro_dp._programs import Labelled, require_no_closure
-from numpyro_dp._prune import Pruned, trace_program
-from numpyro_dp._structure import explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model import PrivateModel
-from numpyro_dp.variational import Outline
+from numpyro_dp.model.guided.model import Outline
+from numpyro_dp.model.jaxprs import Pruned, trace_program
+from numpyro_dp.model.plates import WholePlates, in_plate, row_sites
+from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.model.programs import Labelled, require_no_closure
+from numpyro_dp.model.structure import explained, key_struct, quoted
 
 __all__ = [
     "CLOSE",

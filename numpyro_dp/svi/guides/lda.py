@@ -18,13 +18,13 @@ from jaxtyping import Array, ArrayLike
 from numpyro import handlers
 
 from numpyro_dp import _validate
-from numpyro_dp.records import read_arguments
+from numpyro_dp.model.guided.model import Outline, outline
+from numpyro_dp.model.records import read_arguments
 from numpyro_dp.svi.guides.lda_document import mixtures, word_weights
 from numpyro_dp.svi.guides.lda_model import TopicModel, read_topic_model, words_of
 from numpyro_dp.svi.guides.lda_programme import Choice, PaperTopics, Topics
 from numpyro_dp.svi.guides.lda_shrink import SHRINKAGES
 from numpyro_dp.svi.programme import StatisticsGuide
-from numpyro_dp.variational import Outline, outline
 
 __all__ = ["LDAGuide"]
 

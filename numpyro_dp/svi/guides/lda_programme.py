@@ -14,7 +14,7 @@ from jax import lax, random
 from jaxtyping import Array, Float
 
 from numpyro_dp.mechanisms import Touched
-from numpyro_dp.records import as_records, read_arguments
+from numpyro_dp.model.records import as_records, read_arguments
 from numpyro_dp.svi.guides.lda_document import in_order, mixture, word_weights
 from numpyro_dp.svi.guides.lda_model import Corpus, TopicModel
 from numpyro_dp.svi.guides.lda_shrink import frequencies, shared_out

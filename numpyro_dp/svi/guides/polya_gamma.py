@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.polya_gamma_base import (
     Settings,
     Steps,
@@ -36,7 +37,6 @@ from numpyro_dp.svi.guides.polya_gamma_model import (
     split_coefficients,
 )
 from numpyro_dp.svi.programme import StatisticsGuide
-from numpyro_dp.variational import Outline
 
 __all__ = ["PolyaGammaGuide"]
 

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from numpyro_dp.glm import Row
+from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.polya_gamma_model import Regression, split_coefficients
 from numpyro_dp.svi.programme import Phase, Programme
-from numpyro_dp.variational import Outline
 
 __all__ = ["Inputs", "Known", "Law", "Settings", "Steps", "least_resolved", "resolution"]
 

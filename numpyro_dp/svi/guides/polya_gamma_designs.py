@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from numpyro_dp.glm import Row
+from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides import polya_gamma_maths as maths
 from numpyro_dp.svi.guides.polya_gamma_base import FIRST_MATRIX, Known, Settings, Steps
 from numpyro_dp.svi.guides.polya_gamma_model import Regression
 from numpyro_dp.svi.programme import Phase
-from numpyro_dp.variational import Outline
 
 __all__ = ["DEFAULT_STEPS", "LEAST_STEPS", "DiagonalScores", "FullScores", "PaperSums"]
 

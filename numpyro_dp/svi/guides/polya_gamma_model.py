@@ -15,11 +15,11 @@ from jax import random
 from jaxtyping import Array, Float
 from numpyro import handlers
 
-from numpyro_dp._guide import made_up_arguments
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.glm import GLM, Loss, constant_slopes, flat_position, recognise
-from numpyro_dp.model import PrivateModel
-from numpyro_dp.variational import Outline
+from numpyro_dp.model.guided.guides import made_up_arguments
+from numpyro_dp.model.guided.model import Outline
+from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = [
     "Latents",

@@ -16,7 +16,8 @@ from numpyro.distributions import constraints
 
 from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import as_records, read_arguments
+from numpyro_dp.model.guided.model import Outline, outline
+from numpyro_dp.model.records import as_records, read_arguments
 from numpyro_dp.svi.guides.conjugate_family import draw, param
 from numpyro_dp.svi.guides.sigmoid_belief_model import Network, read_network
 from numpyro_dp.svi.guides.sigmoid_belief_programme import (
@@ -29,7 +30,6 @@ from numpyro_dp.svi.guides.sigmoid_belief_programme import (
     principal_components,
 )
 from numpyro_dp.svi.programme import StatisticsGuide
-from numpyro_dp.variational import Outline, outline
 
 __all__ = ["SigmoidBeliefNetworkGuide"]
 

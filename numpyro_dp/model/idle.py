@@ -9,10 +9,10 @@ from jaxtyping import Array
 from numpyro.contrib.module import ParamShape
 from numpyro.primitives import Messenger
 
-from numpyro_dp._plate import run_whole, site_log_prob
-from numpyro_dp._prune import Program, prune, trace_program
-from numpyro_dp._structure import Structure, explained, key_struct
-from numpyro_dp.records import Layout
+from numpyro_dp.model.jaxprs import Program, prune, trace_program
+from numpyro_dp.model.plates import run_whole, site_log_prob
+from numpyro_dp.model.records import Layout
+from numpyro_dp.model.structure import Structure, explained, key_struct
 
 __all__ = ["without_idle_params"]
 

@@ -16,15 +16,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
-from numpyro_dp._initial import draw_position, initial_program
-from numpyro_dp._made_up import dummy_records
-from numpyro_dp._named import require_arguments_handed, require_handed
-from numpyro_dp._programs import holds_longer
-from numpyro_dp._split import Parts, Spec, check_additive, split
-from numpyro_dp._structure import quoted
-from numpyro_dp._unnumbered import unnumbered
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import Layout, as_records, read_arguments
+from numpyro_dp.model.closures import require_arguments_handed, require_handed
+from numpyro_dp.model.initial import draw_position, initial_program
+from numpyro_dp.model.programs import holds_longer
+from numpyro_dp.model.records import Layout, as_records, read_arguments
+from numpyro_dp.model.redaction import unnumbered
+from numpyro_dp.model.split import Parts, Spec, check_additive, split
+from numpyro_dp.model.structure import quoted
+from numpyro_dp.model.synthetic import dummy_records
 
 __all__ = ["PrivateModel", "private_model"]
 

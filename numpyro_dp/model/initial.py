@@ -10,12 +10,12 @@ from jax.core import Tracer
 from jaxtyping import Array
 from numpyro.distributions import biject_to
 
-from numpyro_dp._plate import run_whole
-from numpyro_dp._programs import require_no_closure
-from numpyro_dp._prune import Pruned, fingerprint, prune, trace_program
-from numpyro_dp._structure import Structure, explained, quoted
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import Layout
+from numpyro_dp.model.jaxprs import Pruned, fingerprint, prune, trace_program
+from numpyro_dp.model.plates import run_whole
+from numpyro_dp.model.programs import require_no_closure
+from numpyro_dp.model.records import Layout
+from numpyro_dp.model.structure import Structure, explained, quoted
 
 __all__ = ["draw_position", "initial_program"]
 

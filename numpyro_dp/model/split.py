@@ -8,19 +8,22 @@ import jax
 from jaxtyping import Array
 from numpyro.infer import init_to_uniform
 
-from numpyro_dp._additive import Subject, require_additive
-from numpyro_dp._causes import with_causes
-from numpyro_dp._idle import without_idle_params
-from numpyro_dp._plate import RowRun
-from numpyro_dp._programs import (
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.additivity import Subject, require_additive
+from numpyro_dp.model.idle import without_idle_params
+from numpyro_dp.model.jaxprs import Pruned
+from numpyro_dp.model.messages import with_causes
+from numpyro_dp.model.plates import RowRun
+from numpyro_dp.model.programs import (
     GlobalPrograms,
     global_programs,
     require_no_closure,
     require_own_gradient,
     rows_program,
 )
-from numpyro_dp._prune import Pruned
-from numpyro_dp._structure import (
+from numpyro_dp.model.records import Layout
+from numpyro_dp.model.redaction import unnumbered
+from numpyro_dp.model.structure import (
     Structure,
     choose_plate,
     enumeration_dim,
@@ -28,9 +31,6 @@ from numpyro_dp._structure import (
     require_private_size,
     require_supported_sites,
 )
-from numpyro_dp._unnumbered import unnumbered
-from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import Layout
 
 __all__ = ["Parts", "Spec", "check_additive", "split"]
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from numpyro_dp.records import Layout
+from numpyro_dp.model.records import Layout
 
 __all__ = ["DUMMIES", "dummy_records", "made_up_rows", "moved"]
 

@@ -12,12 +12,12 @@ from jax import lax, random
 from jaxtyping import Array, Float
 from numpyro.primitives import Messenger
 
-from numpyro_dp._plate import RowRun, row_sites
-from numpyro_dp._programs import require_no_closure, require_one_record, require_own_gradient
-from numpyro_dp._prune import Pruned, prune, trace_program
-from numpyro_dp._structure import Structure, enumeration_dim, explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import Layout
+from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
+from numpyro_dp.model.plates import RowRun, row_sites
+from numpyro_dp.model.programs import require_no_closure, require_one_record, require_own_gradient
+from numpyro_dp.model.records import Layout
+from numpyro_dp.model.structure import Structure, enumeration_dim, explained, key_struct, quoted
 
 __all__ = ["Listed", "Outcomes", "Simulated", "possible_outcomes"]
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_dp._plate import RowRun, in_plate, run_whole, site_log_prob
-from numpyro_dp._prune import (
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.jaxprs import (
     Program,
     Pruned,
     constants,
@@ -17,9 +17,9 @@ from numpyro_dp._prune import (
     prune,
     trace_program,
 )
-from numpyro_dp._structure import Structure, explained, key_struct, quoted
-from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import Layout
+from numpyro_dp.model.plates import RowRun, in_plate, run_whole, site_log_prob
+from numpyro_dp.model.records import Layout
+from numpyro_dp.model.structure import Structure, explained, key_struct, quoted
 
 __all__ = [
     "GlobalPrograms",

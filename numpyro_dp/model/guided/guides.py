@@ -12,10 +12,10 @@ from numpyro import handlers
 from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
-from numpyro_dp._named import require_handed
-from numpyro_dp._plate import WholePlates, in_plate
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import Layout
+from numpyro_dp.model.closures import require_handed
+from numpyro_dp.model.plates import WholePlates, in_plate
+from numpyro_dp.model.records import Layout
 
 __all__ = ["made_up_arguments", "prepare", "require_public_start"]
 

@@ -15,17 +15,17 @@ import numpy as np
 import numpyro
 from numpyro.distributions import biject_to
 
-from numpyro_dp._causes import (
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.jaxprs import prune, trace_program
+from numpyro_dp.model.messages import (
     Shapes,
     looks_at_values,
     misfits,
     require_outcomes_fit,
     site_shapes,
 )
-from numpyro_dp._plate import run_whole, site_log_prob, subsampling_message
-from numpyro_dp._prune import prune, trace_program
-from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import Layout
+from numpyro_dp.model.plates import run_whole, site_log_prob, subsampling_message
+from numpyro_dp.model.records import Layout
 
 __all__ = [
     "Site",

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from numpyro_dp._made_up import DUMMIES, made_up_rows, moved
-from numpyro_dp._prune import Pruned, primitives, prune, trace_program
 from numpyro_dp._quick_compile import quickly_compiled
-from numpyro_dp._structure import explained, key_struct, quoted
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import Layout
+from numpyro_dp.model.jaxprs import Pruned, primitives, prune, trace_program
+from numpyro_dp.model.records import Layout
+from numpyro_dp.model.structure import explained, key_struct, quoted
+from numpyro_dp.model.synthetic import DUMMIES, made_up_rows, moved
 
 __all__ = ["Subject", "require_additive"]
 

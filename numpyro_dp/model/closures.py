@@ -21,9 +21,9 @@ import numpy as np
 from numpyro.distributions import Distribution
 from numpyro.primitives import Messenger
 
-from numpyro_dp._loads import Loads, loads
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import FixedLeaf, Layout
+from numpyro_dp.model.loads import Loads, loads
+from numpyro_dp.model.records import FixedLeaf, Layout
 
 __all__ = ["require_arguments_handed", "require_handed"]
 

@@ -1,8 +1,8 @@
 """The wall for variational inference: a bound as one part without data and one term per record.
 
-Like :mod:`numpyro_dp.model`, but for a model that comes with a guide. The part outside the private
-plate (prior, entropy of the guide, its draws) is what dead-code elimination leaves of a trace in
-which no value exists; a record's term is model and guide run on that record's row alone.
+Like :mod:`numpyro_dp.model.private_model`, but for a model with a guide. The part outside the
+private plate (prior, entropy of the guide, its draws) is what dead-code elimination leaves of a
+trace in which no value exists; a record's term is model and guide run on that record's row alone.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
-from numpyro_dp._causes import with_causes
-from numpyro_dp._elbo import Bound, Pair, check_sum, trace_bound
-from numpyro_dp._named import require_arguments_handed, require_handed
-from numpyro_dp._outcomes import Outcomes, Simulated, possible_outcomes
-from numpyro_dp._structure import choose_plate, read_structure, require_supported_sites
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model import PrivateModel, private_model
-from numpyro_dp.records import Layout, as_records, read_arguments
+from numpyro_dp.model.closures import require_arguments_handed, require_handed
+from numpyro_dp.model.guided.elbo import Bound, Pair, check_sum, trace_bound
+from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
+from numpyro_dp.model.messages import with_causes
+from numpyro_dp.model.private_model import PrivateModel, private_model
+from numpyro_dp.model.records import Layout, as_records, read_arguments
+from numpyro_dp.model.structure import choose_plate, read_structure, require_supported_sites
 
 __all__ = ["Outline", "VariationalModel", "outline", "variational_model"]
 

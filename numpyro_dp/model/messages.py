@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import Layout
+from numpyro_dp.model.records import Layout
 
 __all__ = [
     "Shapes",

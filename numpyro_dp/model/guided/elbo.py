@@ -13,19 +13,19 @@ from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.util import check_model_guide_match
 
-from numpyro_dp._additive import Subject, require_additive
-from numpyro_dp._plate import GuidedRowRun, RowRun, WholePlates, in_plate, site_log_prob
-from numpyro_dp._programs import (
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.additivity import Subject, require_additive
+from numpyro_dp.model.jaxprs import Program, Pruned, fingerprint, prune, trace_program
+from numpyro_dp.model.plates import GuidedRowRun, RowRun, WholePlates, in_plate, site_log_prob
+from numpyro_dp.model.programs import (
     Labelled,
     require_no_closure,
     require_one_record,
     require_own_gradient,
     rows_program,
 )
-from numpyro_dp._prune import Program, Pruned, fingerprint, prune, trace_program
-from numpyro_dp._structure import Structure, enumeration_dim, explained, key_struct, quoted
-from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.records import Layout
+from numpyro_dp.model.records import Layout
+from numpyro_dp.model.structure import Structure, enumeration_dim, explained, key_struct, quoted
 
 __all__ = ["Bound", "Pair", "check_sum", "trace_bound"]
 

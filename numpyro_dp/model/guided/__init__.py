@@ -1,0 +1,1 @@
+"""A model with its guide, split together: what variational inference reads."""
