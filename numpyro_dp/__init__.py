@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpyro_dp.estimators import EstimatorResult as EstimatorResult
     from numpyro_dp.estimators import ObjectivePerturbation as ObjectivePerturbation
     from numpyro_dp.estimators import OutputPerturbation as OutputPerturbation
-    from numpyro_dp.hinge import HuberHinge as HuberHinge
+    from numpyro_dp.families.hinge import HuberHinge as HuberHinge
     from numpyro_dp.mcmc import DPSGFS as DPSGFS
     from numpyro_dp.mcmc import DPSGHMC as DPSGHMC
     from numpyro_dp.mcmc import DPSGLD as DPSGLD
@@ -81,7 +81,7 @@ _HOME = {
     "DPSVI": "svi",
     "DPSVIRunResult": "svi",
     "Grid": "mcmc",
-    "HuberHinge": "hinge",
+    "HuberHinge": "families.hinge",
     "Langevin": "mcmc",
     "ElboTrace": "svi",
     "EstimatorResult": "estimators",

@@ -19,7 +19,7 @@ from numpyro_dp.estimators.noise import GammaNorm, Gaussian
 from numpyro_dp.estimators.perturbation import PerturbationEstimator, Plan
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.estimators.release import LatticeOutput
-from numpyro_dp.glm import GaussianPrior, Loss
+from numpyro_dp.families.glm import GaussianPrior, Loss
 
 __all__ = ["ObjectivePerturbation"]
 

@@ -16,7 +16,7 @@ from numpyro_dp.accounting.events import (
 from numpyro_dp.estimators.perturbation import PerturbationEstimator, Plan
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.estimators.release import LatticeOutput
-from numpyro_dp.glm import GaussianPrior, Loss
+from numpyro_dp.families.glm import GaussianPrior, Loss
 
 __all__ = ["OutputPerturbation"]
 

@@ -28,7 +28,7 @@ from numpyro_dp.estimators.solver import (
     minimise,
     num_iterations,
 )
-from numpyro_dp.glm import (
+from numpyro_dp.families.glm import (
     GLM,
     GaussianPrior,
     Loss,

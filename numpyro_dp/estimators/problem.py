@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.glm import GLM, Loss, gaussian_prior
+from numpyro_dp.families.glm import GLM, Loss, gaussian_prior
 
 __all__ = ["LARGEST_OFFSET", "Problem", "problem"]
 

@@ -32,7 +32,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from numpyro_dp.estimators.problem import Problem
-from numpyro_dp.glm import Loss, Row
+from numpyro_dp.families.glm import Loss, Row
 
 __all__ = [
     "Design",
@@ -54,7 +54,8 @@ _UPDATE_ROUNDINGS = 24
 class Design(NamedTuple):
     """The rows of all records in float64, in blocks: shapes (blocks, rows, …), zeros as padding.
 
-    NumPy's on the way in, JAX's inside; the fields are those of :class:`~numpyro_dp.glm.Row`.
+    NumPy's on the way in, JAX's inside; the fields are those of
+    :class:`~numpyro_dp.families.glm.Row`.
     """
 
     x: Any

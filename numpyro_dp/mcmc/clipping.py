@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.glm import recognise
+from numpyro_dp.families.glm import recognise
 from numpyro_dp.mcmc.charges import FilteredCharge
 from numpyro_dp.mcmc.driver import MCMC
 from numpyro_dp.mcmc.metropolis import DPFastMH

@@ -16,7 +16,7 @@ from jaxtyping import ArrayLike
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Relation
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.glm import recognise
+from numpyro_dp.families.glm import recognise
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.mcmc.layout import by_coordinate, dimension
 from numpyro_dp.mcmc.metropolis_plan import Settings, planned

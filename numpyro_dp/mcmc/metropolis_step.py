@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.glm import Row, recognise
+from numpyro_dp.families.glm import Row, recognise
 from numpyro_dp.mcmc.charges import FilteredCharge
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
 from numpyro_dp.mcmc.metropolis_plan import Plan

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from numpyro_dp.hinge import HuberHinge
+from numpyro_dp.families.hinge import HuberHinge
 from numpyro_dp.model.private_model import private_model
 
 

@@ -10,8 +10,8 @@ from numpyro import handlers
 from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_dp as ndp
-from numpyro_dp.glm import gaussian_prior, prior_curvature, recognise
-from numpyro_dp.hinge import HuberHinge
+from numpyro_dp.families.glm import gaussian_prior, prior_curvature, recognise
+from numpyro_dp.families.hinge import HuberHinge
 from numpyro_dp.model.private_model import private_model
 
 N, D = 12, 3

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from numpyro_dp.glm import GLM, GaussianPrior, Loss, Row, gaussian_prior, recognise
+from numpyro_dp.families.glm import GLM, GaussianPrior, Loss, Row, gaussian_prior, recognise
 from numpyro_dp.mcmc.posterior.draw import StronglyLogConcave, record_by_record
 from numpyro_dp.model.private_model import PrivateModel
 

@@ -11,7 +11,7 @@ from jax import lax
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.glm import GLM, Loss
+from numpyro_dp.families.glm import GLM, Loss
 
 __all__ = ["BoundedLikelihood", "Draw", "StronglyLogConcave", "record_by_record"]
 

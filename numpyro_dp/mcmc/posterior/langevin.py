@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting.events import DpEvent, LangevinLastIterate
-from numpyro_dp.glm import Row
+from numpyro_dp.families.glm import Row
 from numpyro_dp.mcmc.posterior.concave import ConcaveTarget
 from numpyro_dp.mechanisms import word_pairs
 from numpyro_dp.mechanisms.lattice import Lattice, floor_noise

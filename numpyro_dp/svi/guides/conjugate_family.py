@@ -16,8 +16,8 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.sites import Prior
 from numpyro_dp.model.records import Layout, as_records, read_arguments
-from numpyro_dp.svi.guides.conjugate_trace import Prior
 from numpyro_dp.svi.programme import Phase, Programme
 
 __all__ = [

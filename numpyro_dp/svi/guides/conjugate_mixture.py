@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike
 from numpyro.distributions import constraints
 
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.sites import FITS
 from numpyro_dp.model.structure import quoted
 from numpyro_dp.svi.guides.conjugate_family import (
     Family,
@@ -26,7 +27,6 @@ from numpyro_dp.svi.guides.conjugate_family import (
     positive_params,
 )
 from numpyro_dp.svi.guides.conjugate_reading import Reading
-from numpyro_dp.svi.guides.conjugate_trace import FITS
 
 __all__ = ["NormalMixture"]
 

@@ -15,11 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.model.jaxprs import Pruned, trace_program
-from numpyro_dp.model.programs import Labelled, require_no_closure, require_one_record
-from numpyro_dp.model.structure import explained, key_struct, quoted
-from numpyro_dp.svi.guides.conjugate_trace import (
+from numpyro_dp.families.sites import (
     CLOSE,
     FITS,
     Prior,
@@ -30,6 +26,10 @@ from numpyro_dp.svi.guides.conjugate_trace import (
     read_priors,
     root_of,
 )
+from numpyro_dp.model.guided.model import Outline
+from numpyro_dp.model.jaxprs import Pruned, trace_program
+from numpyro_dp.model.programs import Labelled, require_no_closure, require_one_record
+from numpyro_dp.model.structure import explained, key_struct, quoted
 
 __all__ = ["Reading", "read_model"]
 

@@ -14,6 +14,7 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.sites import FITS
 from numpyro_dp.model.structure import quoted
 from numpyro_dp.svi.guides.conjugate_family import (
     Averaged,
@@ -24,7 +25,6 @@ from numpyro_dp.svi.guides.conjugate_family import (
     param,
 )
 from numpyro_dp.svi.guides.conjugate_reading import Reading
-from numpyro_dp.svi.guides.conjugate_trace import FITS
 
 __all__ = ["NormalRegression"]
 

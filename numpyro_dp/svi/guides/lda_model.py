@@ -21,12 +21,12 @@ from numpyro.distributions.discrete import (
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.independence import require_apart
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
 from numpyro_dp.model.plates import row_sites
 from numpyro_dp.model.programs import require_no_closure, require_one_record
 from numpyro_dp.model.structure import Structure, explained, read_structure
-from numpyro_dp.svi.guides.apart import require_apart
 
 __all__ = ["Corpus", "TopicModel", "read_topic_model", "words_of"]
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from numpyro_dp.glm import Row
+from numpyro_dp.families.glm import Row
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.polya_gamma_model import Regression, split_coefficients
 from numpyro_dp.svi.programme import Phase, Programme

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from numpyro_dp.glm import Row
+from numpyro_dp.families.glm import Row
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides import polya_gamma_maths as maths
 from numpyro_dp.svi.guides.polya_gamma_base import FIRST_MATRIX, Known, Settings, Steps

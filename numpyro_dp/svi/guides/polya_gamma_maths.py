@@ -11,7 +11,7 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from numpyro_dp.glm import Loss, Row
+from numpyro_dp.families.glm import Loss, Row
 from numpyro_dp.mechanisms.centred import centre
 
 __all__ = [

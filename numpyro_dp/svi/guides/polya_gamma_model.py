@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from numpyro import handlers
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.glm import GLM, Loss, constant_slopes, flat_position, recognise
+from numpyro_dp.families.glm import GLM, Loss, constant_slopes, flat_position, recognise
 from numpyro_dp.model.guided.guides import made_up_arguments
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.private_model import PrivateModel

@@ -13,13 +13,13 @@ from jaxtyping import Array
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.independence import require_apart
+from numpyro_dp.families.sites import CLOSE, Prior, Told, labels, read_priors
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import trace_program
 from numpyro_dp.model.plates import row_axis, row_sites
 from numpyro_dp.model.programs import Labelled, require_no_closure, require_one_record
 from numpyro_dp.model.structure import Structure, explained, key_struct, quoted, read_structure
-from numpyro_dp.svi.guides.apart import require_apart
-from numpyro_dp.svi.guides.conjugate_trace import CLOSE, Prior, Told, labels, read_priors
 
 __all__ = ["Network", "read_network"]
 

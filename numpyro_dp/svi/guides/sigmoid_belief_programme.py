@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
-from numpyro_dp.svi.guides.conjugate_trace import Prior
+from numpyro_dp.families.sites import Prior
 from numpyro_dp.svi.guides.sigmoid_belief_model import Network
 from numpyro_dp.svi.programme import Phase, Programme
 

@@ -15,17 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from numpyro_dp._glm_loss import Loss, Row, bounded_loss
-from numpyro_dp._glm_prior import prior_message, prior_terms
-from numpyro_dp._glm_trace import (
+from numpyro_dp._quick_compile import quickly_compiled
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.losses import Loss, Row, bounded_loss
+from numpyro_dp.families.predictor import (
     OutcomeParts,
     constant_slopes,
     dissect,
     flat_position,
     record_likelihood,
 )
-from numpyro_dp._quick_compile import quickly_compiled
-from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.prior import prior_message, prior_terms
 from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = [

@@ -18,7 +18,7 @@ from jax.extend import core as jax_core
 from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.hinge import HuberHinge
+from numpyro_dp.families.hinge import HuberHinge
 from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program
 from numpyro_dp.model.plates import RowRun, in_plate
 from numpyro_dp.model.private_model import PrivateModel

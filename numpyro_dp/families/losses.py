@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.hinge import huber_hinge
+from numpyro_dp.families.hinge import huber_hinge
 
 __all__ = ["Loss", "Row", "bounded_loss"]
 

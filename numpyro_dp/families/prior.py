@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpyro.distributions as dist
 
-from numpyro_dp._glm_trace import FITS, flat_position
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.predictor import FITS, flat_position
 from numpyro_dp.model.jaxprs import prune, trace_program
 from numpyro_dp.model.plates import in_plate, run_whole, site_log_prob
 from numpyro_dp.model.private_model import PrivateModel

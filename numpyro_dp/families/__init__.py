@@ -1,0 +1,1 @@
+"""Models that are recognised: generalised linear ones, their losses and priors, single sites."""
