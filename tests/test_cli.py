@@ -21,7 +21,7 @@ from numpyro_dp.accounting.events import (
     TotalVariation,
     from_json,
 )
-from numpyro_dp.accounting.ledger_file import FileLedger
+from numpyro_dp.accounting.ledger.file import FileLedger
 from numpyro_dp.cli import main
 from numpyro_dp.errors import LedgerError
 from tests.accounting import old_ledger

@@ -6,10 +6,10 @@ from numpyro_dp.accounting.accountant import Accountant, ChargePlan
 from numpyro_dp.accounting.budget import DEFAULT_DELTA, Budget
 from numpyro_dp.accounting.calibrate import calibrate, largest
 from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
-from numpyro_dp.accounting.figures import rounded_down, rounded_up
-from numpyro_dp.accounting.ledger import Entry
+from numpyro_dp.accounting.ledger.book import Entry
 from numpyro_dp.accounting.relation import Relation, check_relation, relation_text, sensitivity
-from numpyro_dp.accounting.report import PrivacyReport
+from numpyro_dp.accounting.report.privacy_report import PrivacyReport
+from numpyro_dp.accounting.rounding import rounded_down, rounded_up
 
 __all__ = [
     "DEFAULT_DELTA",

@@ -20,8 +20,8 @@ from numpyro_dp.accounting.events import (
     from_json,
     to_json,
 )
-from numpyro_dp.accounting.ledger import Book, Entry, Ledger, MemoryLedger
-from numpyro_dp.accounting.ledger_file import FileLedger
+from numpyro_dp.accounting.ledger.book import Book, Entry, Ledger, MemoryLedger
+from numpyro_dp.accounting.ledger.file import FileLedger
 from numpyro_dp.accounting.plan_steps import Steps, left_over, steps_of
 from numpyro_dp.accounting.relation import Relation, check_relation
 from numpyro_dp.accounting.spending import SpendingReport, SpendingRow

@@ -24,12 +24,12 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from numpyro_dp.accounting.bits import NoisyBarker, Ranged
+from numpyro_dp.accounting.bounds.bits import NoisyBarker, Ranged
+from numpyro_dp.accounting.bounds.domination import least_shift
 from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.calibrate import gaussian_shift
 from numpyro_dp.accounting.curve import PrivacyCurve
-from numpyro_dp.accounting.domination import least_shift
-from numpyro_dp.accounting.loss import Composition
+from numpyro_dp.accounting.pld.composition import Composition
 
 __all__ = [
     "Counted",

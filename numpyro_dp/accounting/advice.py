@@ -16,8 +16,8 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
-from numpyro_dp.accounting.figures import rounded_down, rounded_up
 from numpyro_dp.accounting.relation import Relation
+from numpyro_dp.accounting.rounding import rounded_down, rounded_up
 
 __all__ = ["Curves", "largest_left", "refusal", "steps_that_fit"]
 

@@ -22,7 +22,7 @@ from numpyro_dp.accounting.events import (
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
 )
-from numpyro_dp.accounting.figures import rounded_up
+from numpyro_dp.accounting.rounding import rounded_up
 
 __all__ = ["BayesianAccountant", "TypicalCost"]
 

@@ -8,8 +8,8 @@ from numpyro_dp._validate import positive
 from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.curve import parts, privacy_curve
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.accounting.grid import loss_variance
-from numpyro_dp.accounting.loss import gaussian_delta
+from numpyro_dp.accounting.pld.composition import gaussian_delta
+from numpyro_dp.accounting.pld.grid import loss_variance
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 
 __all__ = ["calibrate", "gaussian_shift", "largest"]

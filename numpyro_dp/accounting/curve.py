@@ -18,7 +18,6 @@ from typing import TypeVar
 import attr
 
 from numpyro_dp._validate import finite_float, shown
-from numpyro_dp.accounting.bounds import Bound
 from numpyro_dp.accounting.events import (
     ComposedDpEvent,
     DpEvent,
@@ -29,8 +28,9 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
-from numpyro_dp.accounting.grid import Step
-from numpyro_dp.accounting.loss import Composition, within_reach
+from numpyro_dp.accounting.pld.bound import Bound
+from numpyro_dp.accounting.pld.composition import Composition, within_reach
+from numpyro_dp.accounting.pld.grid import Step
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 
 __all__ = ["Parts", "PrivacyCurve", "handles", "parts", "privacy_curve"]

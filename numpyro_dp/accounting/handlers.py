@@ -9,11 +9,12 @@ import math
 from scipy.stats import poisson
 
 from numpyro_dp._validate import finite_float, nonnegative
-from numpyro_dp.accounting.acceptance import last_count
-from numpyro_dp.accounting.bits import BatchBit, NoisyBarker, Penalty, PureLoss, Ranged
-from numpyro_dp.accounting.bounds import Bound, Concentrated, NoisyRatio
+from numpyro_dp.accounting.bounds.accept_families import last_count
+from numpyro_dp.accounting.bounds.bits import BatchBit, NoisyBarker, Penalty, PureLoss, Ranged
+from numpyro_dp.accounting.bounds.directional import DirectionalBit
+from numpyro_dp.accounting.bounds.perturbation import HalfNormalLoss
+from numpyro_dp.accounting.bounds.smooth import SmoothBit
 from numpyro_dp.accounting.curve import Parts, handles
-from numpyro_dp.accounting.directional import DirectionalBit
 from numpyro_dp.accounting.events import (
     BarkerBit,
     DirectionalBarkerBit,
@@ -30,10 +31,9 @@ from numpyro_dp.accounting.events import (
     SmoothBarkerBit,
     ZCDpEvent,
 )
-from numpyro_dp.accounting.mixtures import Mixture
-from numpyro_dp.accounting.perturbation import HalfNormalLoss
+from numpyro_dp.accounting.pld.bound import Bound, Concentrated, NoisyRatio
+from numpyro_dp.accounting.pld.mixtures import Mixture
 from numpyro_dp.accounting.relation import Relation, sensitivity
-from numpyro_dp.accounting.smooth import SmoothBit
 
 __all__: list[str] = []
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from html import escape
 
 from numpyro_dp.accounting.budget import Budget
-from numpyro_dp.accounting.figures import rounded_down, rounded_up
 from numpyro_dp.accounting.relation import Relation, relation_text
+from numpyro_dp.accounting.rounding import rounded_down, rounded_up
 
 __all__ = ["SpendingReport", "SpendingRow", "guarantee", "printable", "spent_lines"]
 

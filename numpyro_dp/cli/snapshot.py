@@ -15,8 +15,8 @@ from numpyro_dp.accounting import (
 from numpyro_dp.accounting.admission import charged
 from numpyro_dp.accounting.advice import largest_left
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
-from numpyro_dp.accounting.ledger import Book
-from numpyro_dp.accounting.ledger_file import FileLedger
+from numpyro_dp.accounting.ledger.book import Book
+from numpyro_dp.accounting.ledger.file import FileLedger
 from numpyro_dp.errors import LedgerError
 
 __all__ = ["DELTAS", "Snapshot"]

@@ -11,8 +11,8 @@ from scipy.special import expit, log_ndtr, ndtr, ndtri
 
 from numpyro_dp.accounting import Accountant, Budget, privacy_curve
 from numpyro_dp.accounting.admission import admits, charged, gaussian_room, rooms
+from numpyro_dp.accounting.bounds.domination import least_shift
 from numpyro_dp.accounting.calibrate import gaussian_shift
-from numpyro_dp.accounting.domination import least_shift
 from numpyro_dp.accounting.events import (
     BarkerBit,
     GaussianDpEvent,

@@ -15,7 +15,7 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     to_json,
 )
-from numpyro_dp.accounting.risk import attack_risk
+from numpyro_dp.accounting.report.risk import attack_risk
 
 EVENT = SelfComposedDpEvent(PoissonSampledDpEvent(0.05, GaussianDpEvent(4.0)), 100)
 

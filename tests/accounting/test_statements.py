@@ -13,7 +13,8 @@ from scipy.special import expit
 from scipy.stats import chi2, norm, poisson
 
 from numpyro_dp.accounting import Accountant, Budget, largest, privacy_curve
-from numpyro_dp.accounting.bits import BatchBit, NoisyBarker, Penalty, Ranged
+from numpyro_dp.accounting.bounds.bits import BatchBit, NoisyBarker, Penalty, Ranged
+from numpyro_dp.accounting.bounds.smooth import SmoothBit
 from numpyro_dp.accounting.events import (
     BarkerBit,
     ComposedDpEvent,
@@ -38,9 +39,8 @@ from numpyro_dp.accounting.events import (
     from_json,
     to_json,
 )
-from numpyro_dp.accounting.loss import gaussian_delta
-from numpyro_dp.accounting.renyi import ORDERS
-from numpyro_dp.accounting.smooth import SmoothBit
+from numpyro_dp.accounting.pld.composition import gaussian_delta
+from numpyro_dp.accounting.pld.renyi import ORDERS
 
 EVENTS = [
     BarkerBit(0.05),

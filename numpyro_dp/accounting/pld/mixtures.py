@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from numpyro_dp.accounting.profiles import Profile
-from numpyro_dp.accounting.renyi import Array
+from numpyro_dp.accounting.pld.profiles import Profile
+from numpyro_dp.accounting.pld.renyi import Array
 
 __all__ = ["Mixture"]
 

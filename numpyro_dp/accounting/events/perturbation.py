@@ -3,7 +3,7 @@
 import attr
 from dp_accounting.dp_event import DpEvent
 
-from numpyro_dp.accounting.fields import NONNEGATIVE, POSITIVE, event, plain
+from numpyro_dp.accounting.events.fields import NONNEGATIVE, POSITIVE, event, plain
 
 __all__ = [
     "ObjectivePerturbationRelease",

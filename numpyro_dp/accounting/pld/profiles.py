@@ -14,7 +14,7 @@ from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dot
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
 
-from numpyro_dp.accounting.renyi import Array
+from numpyro_dp.accounting.pld.renyi import Array
 
 __all__ = ["FARTHEST", "Profile", "convex_minorant", "discretise"]
 

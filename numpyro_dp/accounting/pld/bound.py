@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numpyro_dp.accounting.mixtures import Mixture
-from numpyro_dp.accounting.profiles import FARTHEST, Profile
-from numpyro_dp.accounting.renyi import ORDERS, Array, renyi_delta
+from numpyro_dp.accounting.pld.mixtures import Mixture
+from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
+from numpyro_dp.accounting.pld.renyi import ORDERS, Array, renyi_delta
 
 __all__ = ["UP", "Bound", "Concentrated", "NoisyRatio", "Pieces", "RenyiProfile"]
 

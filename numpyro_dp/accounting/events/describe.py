@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from dp_accounting.dp_event import DpEvent, ZCDpEvent
 
-from numpyro_dp.accounting.releases import (
+from numpyro_dp.accounting.events.perturbation import (
     ObjectivePerturbationRelease,
     OutputPerturbationRelease,
     PureObjectivePerturbationRelease,
 )
-from numpyro_dp.accounting.statements import (
+from numpyro_dp.accounting.events.sampling import (
     BarkerBit,
     DirectionalBarkerBit,
     LangevinLastIterate,

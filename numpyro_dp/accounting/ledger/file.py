@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.accounting.ledger import (
+from numpyro_dp.accounting.ledger.book import (
     Admit,
     Book,
     draw_body,

@@ -15,9 +15,9 @@ from functools import cache
 import numpy as np
 from scipy.special import ndtr
 
-from numpyro_dp.accounting.bounds import UP, Bound, Pieces
-from numpyro_dp.accounting.profiles import FARTHEST, Profile
-from numpyro_dp.accounting.renyi import ORDERS, Array
+from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
+from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
+from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
 __all__ = ["DirectionalBit", "averaged"]
 

@@ -12,8 +12,8 @@ import math
 import numpy as np
 from scipy.special import erfcx, expit, gammaln, log_expit, log_ndtr, logsumexp, pdtrc
 
-from numpyro_dp.accounting.binary import Family
-from numpyro_dp.accounting.renyi import ORDERS, Array
+from numpyro_dp.accounting.bounds.binary import Family
+from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
 __all__ = ["batch_family", "last_count", "noisy_barker_family", "penalty_family", "penalty_tail"]
 

@@ -7,12 +7,12 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from numpyro_dp.accounting import rendering
 from numpyro_dp.accounting.accountant import Accountant
 from numpyro_dp.accounting.curve import privacy_curve
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, from_json, to_json
 from numpyro_dp.accounting.relation import check_relation, relation_text
-from numpyro_dp.accounting.risk import FALSE_POSITIVE_RATE, attack_risk
+from numpyro_dp.accounting.report import render as rendering
+from numpyro_dp.accounting.report.risk import FALSE_POSITIVE_RATE, attack_risk
 from numpyro_dp.accounting.spending import guarantee
 from numpyro_dp.accounting.versions import versions
 

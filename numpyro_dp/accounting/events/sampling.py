@@ -9,7 +9,7 @@ import attr
 from dp_accounting.dp_event import DpEvent
 
 from numpyro_dp._validate import python_number, shown
-from numpyro_dp.accounting.fields import COUNT, NONNEGATIVE, POSITIVE, event, plain
+from numpyro_dp.accounting.events.fields import COUNT, NONNEGATIVE, POSITIVE, event, plain
 
 __all__ = [
     "ACCEPTANCES",

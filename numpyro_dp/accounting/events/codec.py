@@ -22,12 +22,13 @@ from dp_accounting.dp_event import (
 )
 
 from numpyro_dp._validate import finite_float, shown
-from numpyro_dp.accounting.releases import (
+from numpyro_dp.accounting.events.describe import WORDS, number
+from numpyro_dp.accounting.events.perturbation import (
     ObjectivePerturbationRelease,
     OutputPerturbationRelease,
     PureObjectivePerturbationRelease,
 )
-from numpyro_dp.accounting.statements import (
+from numpyro_dp.accounting.events.sampling import (
     BarkerBit,
     DirectionalBarkerBit,
     LangevinLastIterate,
@@ -39,7 +40,6 @@ from numpyro_dp.accounting.statements import (
     PosteriorDraw,
     SmoothBarkerBit,
 )
-from numpyro_dp.accounting.words import WORDS, number
 
 __all__ = [
     "BarkerBit",

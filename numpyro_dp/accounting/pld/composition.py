@@ -22,12 +22,12 @@ from scipy.optimize import brentq
 from scipy.signal import lfilter
 from scipy.special import log_ndtr, ndtr
 
-from numpyro_dp.accounting.bounds import Bound, Pieces, RenyiProfile
-from numpyro_dp.accounting.grid import Step, Steps, grouped, largest_loss, spacing_of
-from numpyro_dp.accounting.mixtures import Mixture
-from numpyro_dp.accounting.profiles import Profile, discretise
+from numpyro_dp.accounting.pld.bound import Bound, Pieces, RenyiProfile
+from numpyro_dp.accounting.pld.grid import Step, Steps, grouped, largest_loss, spacing_of
+from numpyro_dp.accounting.pld.mixtures import Mixture
+from numpyro_dp.accounting.pld.profiles import Profile, discretise
+from numpyro_dp.accounting.pld.renyi import ORDERS, Array, renyi_delta, renyi_epsilon
 from numpyro_dp.accounting.relation import Relation, sensitivity
-from numpyro_dp.accounting.renyi import ORDERS, Array, renyi_delta, renyi_epsilon
 
 __all__ = ["Bounds", "Composition", "gaussian_delta", "within_reach"]
 

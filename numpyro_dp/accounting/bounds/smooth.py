@@ -17,10 +17,10 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 from scipy.stats import chi2
 
-from numpyro_dp.accounting.bounds import UP, Bound, Pieces
-from numpyro_dp.accounting.directional import averaged
-from numpyro_dp.accounting.profiles import FARTHEST, Profile
-from numpyro_dp.accounting.renyi import ORDERS, Array
+from numpyro_dp.accounting.bounds.directional import averaged
+from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
+from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
+from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
 __all__ = ["SmoothBit"]
 

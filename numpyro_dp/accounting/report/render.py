@@ -5,10 +5,10 @@ from html import escape
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from numpyro_dp.accounting.figures import rounded_down, rounded_up
+from numpyro_dp.accounting.rounding import rounded_down, rounded_up
 
 if TYPE_CHECKING:
-    from numpyro_dp.accounting.report import PrivacyReport
+    from numpyro_dp.accounting.report.privacy_report import PrivacyReport
 
 __all__ = ["html", "markdown", "registry", "statement", "text", "tuning", "user_level"]
 

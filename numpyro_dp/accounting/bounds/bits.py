@@ -11,13 +11,13 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import erfinv, expit, ndtri
 
-from numpyro_dp.accounting.acceptance import (
+from numpyro_dp.accounting.bounds.accept_families import (
     batch_family,
     noisy_barker_family,
     penalty_family,
     penalty_tail,
 )
-from numpyro_dp.accounting.binary import (
+from numpyro_dp.accounting.bounds.binary import (
     BLOCK,
     Family,
     block_deltas,
@@ -25,9 +25,9 @@ from numpyro_dp.accounting.binary import (
     family_renyi,
     ranged_family,
 )
-from numpyro_dp.accounting.bounds import UP, Bound, Pieces
-from numpyro_dp.accounting.profiles import FARTHEST, Profile
-from numpyro_dp.accounting.renyi import ORDERS, Array
+from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
+from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
+from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
 __all__ = ["BatchBit", "NoisyBarker", "Penalty", "PureLoss", "Ranged"]
 

@@ -35,8 +35,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numpyro_dp.accounting.profiles import FARTHEST
-from numpyro_dp.accounting.renyi import ORDERS, Array
+from numpyro_dp.accounting.pld.profiles import FARTHEST
+from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
 __all__ = ["BLOCK", "Family", "block_deltas", "family_delta", "family_renyi", "ranged_family"]
 

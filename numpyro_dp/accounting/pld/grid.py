@@ -7,7 +7,7 @@ their cost, and coarse enough to stay quick.
 import math
 from typing import NamedTuple
 
-from numpyro_dp.accounting.bounds import Pieces
+from numpyro_dp.accounting.pld.bound import Pieces
 
 __all__ = ["Step", "Steps", "grouped", "largest_loss", "loss_variance", "spacing_of"]
 

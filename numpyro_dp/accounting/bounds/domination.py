@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from numpyro_dp.accounting.loss import Composition
-from numpyro_dp.accounting.renyi import Array
+from numpyro_dp.accounting.pld.composition import Composition
+from numpyro_dp.accounting.pld.renyi import Array
 
 __all__ = ["least_shift"]
 

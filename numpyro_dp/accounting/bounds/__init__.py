@@ -1,0 +1,1 @@
+"""What is proved of single events: profiles and certificates that nobody else accounts for."""

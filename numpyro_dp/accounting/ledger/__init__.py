@@ -1,0 +1,1 @@
+"""Where charges are written down: in memory, or durably in a file."""

@@ -1,0 +1,1 @@
+"""How events compose: privacy loss distributions and what is joined to them."""

@@ -1,0 +1,1 @@
+"""How it is told: the privacy report, its text and its risks."""
