@@ -14,11 +14,12 @@ from jaxtyping import Array, ArrayLike, Float
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.mechanisms import PrivateSum, arguments
-from numpyro_dp.mechanisms.account import Account, require_chargeable
-from numpyro_dp.mechanisms.keys import as_typed_keys
-from numpyro_dp.mechanisms.planning import planned_sum
-from numpyro_dp.mechanisms.wording import arithmetic
+from numpyro_dp.execution import arguments
+from numpyro_dp.execution.account import Account, require_chargeable
+from numpyro_dp.execution.calibration import planned_sum
+from numpyro_dp.execution.facts import arithmetic
+from numpyro_dp.execution.keys import as_typed_keys
+from numpyro_dp.mechanisms import PrivateSum
 
 __all__ = ["MissingCount", "count_missing"]
 

@@ -28,6 +28,9 @@ from numpyro_dp.estimators.solver import (
     minimise,
     num_iterations,
 )
+from numpyro_dp.execution.account import Account, require_chargeable
+from numpyro_dp.execution.arguments import check_noise
+from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.families.glm import (
     GLM,
     GaussianPrior,
@@ -37,9 +40,6 @@ from numpyro_dp.families.glm import (
     gaussian_prior,
     recognise,
 )
-from numpyro_dp.mechanisms.account import Account, require_chargeable
-from numpyro_dp.mechanisms.arguments import check_noise
-from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.model.private_model import PrivateModel, private_model
 
 __all__ = ["PerturbationEstimator", "Plan"]

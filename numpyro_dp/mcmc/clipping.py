@@ -15,17 +15,18 @@ from jaxtyping import Array, Bool, Float
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.execution import arguments
+from numpyro_dp.execution.account import Account, require_chargeable
+from numpyro_dp.execution.calibration import planned_sum
+from numpyro_dp.execution.facts import arithmetic
+from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.families.glm import recognise
 from numpyro_dp.mcmc.charges import FilteredCharge
 from numpyro_dp.mcmc.driver import MCMC
 from numpyro_dp.mcmc.metropolis import DPFastMH
 from numpyro_dp.mcmc.metropolis_step import BoundMetropolis
 from numpyro_dp.mcmc.progress import steps_behind
-from numpyro_dp.mechanisms import PrivateSum, arguments
-from numpyro_dp.mechanisms.account import Account, require_chargeable
-from numpyro_dp.mechanisms.keys import as_typed_keys
-from numpyro_dp.mechanisms.planning import planned_sum
-from numpyro_dp.mechanisms.wording import arithmetic
+from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel, private_model
 
 __all__ = ["ClippingRate", "clipping_rate"]

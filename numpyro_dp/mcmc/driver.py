@@ -17,6 +17,8 @@ from jax.sharding import NamedSharding
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, PrivacyReport, rounded_down, rounded_up
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.execution.account import require_chargeable
+from numpyro_dp.execution.keys import INSECURE, as_typed_keys, scrub, seeded_key
 from numpyro_dp.mcmc.devices import over_devices
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect
@@ -32,8 +34,6 @@ from numpyro_dp.mcmc.statement import (
     statement,
 )
 from numpyro_dp.mechanisms import os_key
-from numpyro_dp.mechanisms.account import require_chargeable
-from numpyro_dp.mechanisms.keys import INSECURE, as_typed_keys, scrub, seeded_key
 
 __all__ = ["MCMC"]
 

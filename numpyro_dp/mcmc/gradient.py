@@ -12,6 +12,8 @@ from jaxtyping import ArrayLike
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget, Relation
+from numpyro_dp.execution import arguments
+from numpyro_dp.execution.calibration import planned_sum
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.mcmc.layout import by_coordinate, dimension
 from numpyro_dp.mcmc.noisy_sum import (
@@ -20,8 +22,6 @@ from numpyro_dp.mcmc.noisy_sum import (
     Integrator,
     StepSize,
 )
-from numpyro_dp.mechanisms import arguments
-from numpyro_dp.mechanisms.planning import planned_sum
 from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["BoundGradientKernel", "GradientKernel"]

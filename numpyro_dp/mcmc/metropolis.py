@@ -22,7 +22,7 @@ from numpyro_dp.mcmc.layout import by_coordinate, dimension
 from numpyro_dp.mcmc.metropolis_plan import Settings, planned
 from numpyro_dp.mcmc.metropolis_step import BoundMetropolis
 from numpyro_dp.mcmc.proposals import Move, RandomWalk, check_public_moves
-from numpyro_dp.mechanisms.pick import MOST_CANDIDATES
+from numpyro_dp.mechanisms.accept.pick import MOST_CANDIDATES
 from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["DPFastMH"]

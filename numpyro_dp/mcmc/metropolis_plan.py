@@ -28,7 +28,11 @@ from numpyro_dp.mcmc.charges import (
     PairwiseBound,
     metered,
 )
-from numpyro_dp.mechanisms.accept import (
+from numpyro_dp.mechanisms.accept.fixed_point import Grid
+from numpyro_dp.mechanisms.accept.log_ratio import FullBatch, LogRatio, UnclippedBatch
+from numpyro_dp.mechanisms.accept.minibatch import PoissonBatch, weight_bound
+from numpyro_dp.mechanisms.accept.pick import PICK_MARGIN, PICK_TV
+from numpyro_dp.mechanisms.accept.rules import (
     AcceptanceTest,
     Barker,
     Metropolis,
@@ -36,10 +40,6 @@ from numpyro_dp.mechanisms.accept import (
     bit_event,
     fine_grid,
 )
-from numpyro_dp.mechanisms.accept_sum import FullBatch, LogRatio, UnclippedBatch
-from numpyro_dp.mechanisms.fixed_point import Grid
-from numpyro_dp.mechanisms.minibatch import PoissonBatch, weight_bound
-from numpyro_dp.mechanisms.pick import PICK_MARGIN, PICK_TV
 
 __all__ = ["Plan", "Settings", "planned"]
 

@@ -19,8 +19,8 @@ from numpyro_dp.mcmc.charges import FilteredCharge
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
 from numpyro_dp.mcmc.metropolis_plan import Plan
 from numpyro_dp.mcmc.proposals import Move, RandomWalk, move_publicly
-from numpyro_dp.mechanisms.accept_sum import FullBatch, RecordChange, RecordTerm
-from numpyro_dp.mechanisms.pick import pick
+from numpyro_dp.mechanisms.accept.log_ratio import FullBatch, RecordChange, RecordTerm
+from numpyro_dp.mechanisms.accept.pick import pick
 
 __all__ = ["BoundMetropolis", "MetropolisState"]
 

@@ -18,10 +18,10 @@ import numpy as np
 from jax import lax, random
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from numpyro_dp.execution.keys import as_typed_keys, is_traced
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import CHACHA20, os_key, scrubbed
 from numpyro_dp.mechanisms._checks import refuse_several_processes
-from numpyro_dp.mechanisms.keys import as_typed_keys, is_traced
 from numpyro_dp.model.private_model import private_model
 from numpyro_dp.model.redaction import unnumbered
 

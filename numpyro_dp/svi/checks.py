@@ -13,7 +13,7 @@ from numpyro.infer import Trace_ELBO
 from numpyro.optim import Minimize, _NumPyroOptim
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.mechanisms.keys import as_typed_keys
+from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.model.closures import require_handed
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import constants, prune, trace_program

@@ -16,9 +16,10 @@ from numpyro.infer.svi import SVIState
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
+from numpyro_dp.execution.account import require_chargeable
+from numpyro_dp.execution.keys import as_typed_keys
+from numpyro_dp.execution.progress import steps_bar
 from numpyro_dp.mechanisms import scrubbed
-from numpyro_dp.mechanisms.account import require_chargeable
-from numpyro_dp.mechanisms.keys import as_typed_keys
 from numpyro_dp.model.guided.guides import prepare, require_public_start
 from numpyro_dp.model.guided.model import Outline, VariationalModel, outline, variational_model
 from numpyro_dp.model.records import read_arguments
@@ -35,7 +36,6 @@ from numpyro_dp.svi.elbo import ElboTrace
 from numpyro_dp.svi.fit import Carry, Fit, run_steps, trace_steps
 from numpyro_dp.svi.metered import MeteredSVI
 from numpyro_dp.svi.plan import Plan
-from numpyro_dp.svi.progress import steps_bar
 from numpyro_dp.svi.report import (
     GIVEN_PARAMS,
     GIVEN_STATE,

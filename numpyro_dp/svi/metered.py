@@ -9,7 +9,7 @@ import numpyro.infer
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant
-from numpyro_dp.mechanisms.account import Account
+from numpyro_dp.execution.account import Account
 from numpyro_dp.model.records import read_arguments
 from numpyro_dp.svi.settings import Settings
 

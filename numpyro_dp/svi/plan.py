@@ -9,8 +9,8 @@ from typing import Any
 
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.execution.calibration import least_noise
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.mechanisms.planning import least_noise
 from numpyro_dp.svi.elbo import ElboRelease, ElboTrace
 
 __all__ = ["Plan", "planned"]

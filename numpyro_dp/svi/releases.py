@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.execution.calibration import least_noise
 from numpyro_dp.mechanisms import PrivateSum, SparsePrivateSum
-from numpyro_dp.mechanisms.planning import least_noise
 from numpyro_dp.svi.programme import Phase
 
 __all__ = ["Releases", "planned_releases"]

@@ -8,8 +8,8 @@ from typing import Any
 from numpyro.infer import autoguide
 
 from numpyro_dp.accounting import PrivacyReport
-from numpyro_dp.mechanisms.account import Account
-from numpyro_dp.mechanisms.wording import arithmetic, sampler
+from numpyro_dp.execution.account import Account
+from numpyro_dp.execution.facts import arithmetic, sampler
 from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.svi.plan import Plan
 

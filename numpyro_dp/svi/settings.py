@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.mechanisms import arguments
+from numpyro_dp.execution import arguments
 from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.model.guided.outcomes import Outcomes
 from numpyro_dp.svi.elbo import ElboTrace

@@ -16,15 +16,16 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, calibrate, privacy_curve
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.mechanisms import PrivateSum, arguments
-from numpyro_dp.mechanisms.account import Account, require_chargeable
-from numpyro_dp.mechanisms.keys import as_typed_keys
-from numpyro_dp.mechanisms.wording import arithmetic, sampler
+from numpyro_dp.execution import arguments
+from numpyro_dp.execution.account import Account, require_chargeable
+from numpyro_dp.execution.facts import arithmetic, sampler
+from numpyro_dp.execution.keys import as_typed_keys
+from numpyro_dp.execution.progress import steps_bar
+from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.guided.guides import prepare
 from numpyro_dp.model.guided.model import Outline, variational_model
 from numpyro_dp.svi.checks import usable_key
 from numpyro_dp.svi.programme import Programme, StatisticsGuide
-from numpyro_dp.svi.progress import steps_bar
 from numpyro_dp.svi.releases import Releases, planned_releases
 from numpyro_dp.svi.result import DPSVIRunResult
 

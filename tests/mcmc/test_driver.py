@@ -14,8 +14,8 @@ from numpyro.infer import Predictive
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting.events import from_json
+from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.mcmc.start import starting_positions
-from numpyro_dp.mechanisms.keys import seeded_key
 from tests.models import logistic
 
 BUDGET = ndp.Budget(1.0, 1e-5)

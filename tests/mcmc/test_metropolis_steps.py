@@ -13,8 +13,8 @@ import pytest
 import numpyro_dp as ndp
 from numpyro_dp.mcmc import metropolis_step
 from numpyro_dp.mcmc.loop import collect
-from numpyro_dp.mechanisms import pick as picking
-from numpyro_dp.mechanisms.accept import Barker
+from numpyro_dp.mechanisms.accept import pick as picking
+from numpyro_dp.mechanisms.accept.rules import Barker
 from tests.contract.surfaces import leaks, surfaces
 from tests.mcmc.metropolis import FIXED, bound
 from tests.models import logistic

@@ -16,10 +16,10 @@ import pytest
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.accounting.events import LangevinLastIterate, LogConcaveDraw, PosteriorDraw
+from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.mcmc.posterior import langevin
 from numpyro_dp.mcmc.posterior.concave import ConcaveTarget
 from numpyro_dp.mcmc.posterior.langevin import LangevinDraw
-from numpyro_dp.mechanisms.keys import seeded_key
 from numpyro_dp.model.private_model import private_model
 from tests.contract.surfaces import flatten, leaks
 from tests.models import logistic

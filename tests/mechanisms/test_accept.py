@@ -7,11 +7,17 @@ import pytest
 from scipy.signal import fftconvolve
 from scipy.special import expit, ndtr
 
-from numpyro_dp.mechanisms import accept
-from numpyro_dp.mechanisms.accept import Barker, Metropolis, NoisyBarker, Penalty, acceptance_test
-from numpyro_dp.mechanisms.accept_sum import FullBatch
-from numpyro_dp.mechanisms.accept_table import TABLE_TV, threshold_table
-from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept import rules as accept
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.log_ratio import FullBatch
+from numpyro_dp.mechanisms.accept.rules import (
+    Barker,
+    Metropolis,
+    NoisyBarker,
+    Penalty,
+    acceptance_test,
+)
+from numpyro_dp.mechanisms.accept.tables import TABLE_TV, threshold_table
 from numpyro_dp.mechanisms.lattice import noise_table
 from tests.mechanisms.laws import stored_weights
 

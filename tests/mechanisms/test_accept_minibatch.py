@@ -10,11 +10,11 @@ import pytest
 from scipy.special import expit
 from scipy.stats import poisson
 
-from numpyro_dp.mechanisms.accept import Barker, NoisyBarker, Penalty
-from numpyro_dp.mechanisms.fixed_point import Fixed
-from numpyro_dp.mechanisms.minibatch import PoissonBatch, _counts, _rows, weight_bound
-from numpyro_dp.mechanisms.pick import PICK_MARGIN, _weights, pick
-from numpyro_dp.mechanisms.words import Word64, add, high_product, scaled
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed
+from numpyro_dp.mechanisms.accept.minibatch import PoissonBatch, _counts, _rows, weight_bound
+from numpyro_dp.mechanisms.accept.pick import PICK_MARGIN, _weights, pick
+from numpyro_dp.mechanisms.accept.rules import Barker, NoisyBarker, Penalty
+from numpyro_dp.mechanisms.uint64 import Word64, add, high_product, scaled
 from tests.mechanisms.laws import random_words, stored_weights
 from tests.mechanisms.test_accept import accept_law
 

@@ -7,8 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from numpyro_dp.mechanisms.accept_sum import FullBatch, UnclippedBatch, as_integers, rows_in_block
-from numpyro_dp.mechanisms.fixed_point import Grid
+from numpyro_dp.mechanisms.accept.fixed_point import Grid
+from numpyro_dp.mechanisms.accept.log_ratio import (
+    FullBatch,
+    UnclippedBatch,
+    as_integers,
+    rows_in_block,
+)
 
 GRID = Grid(1e-4, 4)
 BATCH = FullBatch(GRID, 1_000)
@@ -99,7 +104,7 @@ def test_what_was_seen_before_gives_the_same_sum(n, one_by_one):
 def test_records_in_blocks_are_those_at_once(monkeypatch):
     x = jnp.asarray(np.random.default_rng(0).normal(0, 0.06, (20_001, 2)), jnp.float32)
     at_once = BATCH.values(lambda r: (jnp.sin(r[0][0]), r[0][0, 0] > 0), [x])
-    monkeypatch.setattr("numpyro_dp.mechanisms.accept_sum._AT_ONCE", 0)
+    monkeypatch.setattr("numpyro_dp.mechanisms.accept.log_ratio._AT_ONCE", 0)
     in_blocks = BATCH.values(lambda r: (jnp.sin(r[0][0]), r[0][0, 0] > 0), [x])
     jax.tree.map(np.testing.assert_array_equal, at_once, in_blocks)
 

@@ -10,8 +10,8 @@ import pytest
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting.events import ComposedDpEvent, GaussianDpEvent, TotalVariation
-from numpyro_dp.mechanisms.account import Account, require_chargeable
-from numpyro_dp.mechanisms.keys import INSECURE
+from numpyro_dp.execution.account import Account, require_chargeable
+from numpyro_dp.execution.keys import INSECURE
 
 FACTS = dict.fromkeys(("unit", "mechanism", "sampler", "arithmetic"), "as in the test") | {
     "num_records": 10,

@@ -12,8 +12,8 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.accounting.events import BarkerBit, SelfComposedDpEvent
 from numpyro_dp.diagnostics.lower_bound import epsilon_from_counts
-from numpyro_dp.mechanisms.accept import Barker, Metropolis, NoisyBarker, Penalty, fine_grid
-from numpyro_dp.mechanisms.minibatch import PoissonBatch, weight_bound
+from numpyro_dp.mechanisms.accept.minibatch import PoissonBatch, weight_bound
+from numpyro_dp.mechanisms.accept.rules import Barker, Metropolis, NoisyBarker, Penalty, fine_grid
 from tests.models import logistic
 
 pytestmark = pytest.mark.slow

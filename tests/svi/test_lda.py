@@ -20,8 +20,8 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.accounting.events import GaussianDpEvent, SelfComposedDpEvent
 from numpyro_dp.diagnostics.lower_bound import best_verdict
+from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.mechanisms import private_sum as mechanism
-from numpyro_dp.mechanisms.keys import seeded_key
 from numpyro_dp.svi.guides import lda_programme
 from numpyro_dp.svi.guides.lda_document import Mixture, in_order
 from numpyro_dp.svi.guides.lda_model import Corpus

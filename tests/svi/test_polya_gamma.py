@@ -14,9 +14,9 @@ from scipy.special import expit
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.families.glm import Loss, Row
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.mechanisms.keys import seeded_key
 from numpyro_dp.svi.guides import polya_gamma_maths as maths
 
 N, OFF = 300, {"noise_multiplier": 0.0, "clip_norm": math.inf}

@@ -22,8 +22,8 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
+from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.mechanisms import private_sum as mechanism
-from numpyro_dp.mechanisms.keys import seeded_key
 from numpyro_dp.model.records import as_records, read_arguments
 from numpyro_dp.svi import vips as engine
 from numpyro_dp.svi.programme import Phase, Programme, StatisticsGuide

@@ -23,8 +23,8 @@ from numpyro_dp.accounting.events import (
     NonPrivateDpEvent,
     PenaltyBit,
 )
-from numpyro_dp.mechanisms.accept_table import TABLE_TV, exponential, logistic
-from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.tables import TABLE_TV, exponential, logistic
 from numpyro_dp.mechanisms.lattice import Lattice, choose_lattice, floor_noise
 from numpyro_dp.mechanisms.random import word_pairs
 

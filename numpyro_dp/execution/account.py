@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, Relation
 from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.execution.keys import INSECURE, RANDOMNESS, is_traced, seeded_key
 from numpyro_dp.mechanisms._checks import refuse_several_processes
-from numpyro_dp.mechanisms.keys import INSECURE, RANDOMNESS, is_traced, seeded_key
 from numpyro_dp.mechanisms.random import os_key
 
 __all__ = ["Account", "Charge", "require_chargeable"]

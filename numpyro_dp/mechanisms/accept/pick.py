@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32, Key, UInt32
 
-from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
 from numpyro_dp.mechanisms.random import word_pairs
-from numpyro_dp.mechanisms.words import Word64, add, high_product, scaled
+from numpyro_dp.mechanisms.uint64 import Word64, add, high_product, scaled
 
 __all__ = ["MOST_CANDIDATES", "PICK_MARGIN", "PICK_TV", "pick"]
 

@@ -20,13 +20,13 @@ from jaxtyping import Array, Bool, Int32, Key, UInt32
 from scipy.stats import poisson
 
 from numpyro_dp.mechanisms import alias
-from numpyro_dp.mechanisms.accept_sum import RecordTerm, as_integers
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.log_ratio import RecordTerm, as_integers
 from numpyro_dp.mechanisms.blocks import block
-from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
 from numpyro_dp.mechanisms.once import once
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import nearest_weights
-from numpyro_dp.mechanisms.words import Word64, scaled
+from numpyro_dp.mechanisms.uint64 import Word64, scaled
 
 __all__ = ["PoissonBatch", "weight_bound"]
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int32, Key
 
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
 from numpyro_dp.mechanisms.blocks import block
-from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
 
 __all__ = [
     "FullBatch",

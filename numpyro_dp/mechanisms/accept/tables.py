@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int32, Key
 
 from numpyro_dp.mechanisms import alias
-from numpyro_dp.mechanisms.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import nearest_weights
 

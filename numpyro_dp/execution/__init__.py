@@ -1,0 +1,1 @@
+"""A charged run: the account, keys, calibration, facts and progress of every front end."""
