@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from numpyro_dp.mcmc import MCMC as MCMC
     from numpyro_dp.mcmc import OPS as OPS
     from numpyro_dp.mcmc import BoundedLikelihood as BoundedLikelihood
-    from numpyro_dp.mcmc import ClippingRate as ClippingRate
     from numpyro_dp.mcmc import DPBarkerMH as DPBarkerMH
     from numpyro_dp.mcmc import DPFastMH as DPFastMH
     from numpyro_dp.mcmc import DPPenaltyMH as DPPenaltyMH
@@ -50,7 +49,8 @@ if TYPE_CHECKING:
     from numpyro_dp.mcmc import Rejection as Rejection
     from numpyro_dp.mcmc import StronglyLogConcave as StronglyLogConcave
     from numpyro_dp.mcmc import UncheckedNUTS as UncheckedNUTS
-    from numpyro_dp.mcmc import clipping_rate as clipping_rate
+    from numpyro_dp.mcmc.clipping import ClippingRate as ClippingRate
+    from numpyro_dp.mcmc.clipping import clipping_rate as clipping_rate
     from numpyro_dp.model.records import public as public
     from numpyro_dp.svi import DPSVI as DPSVI
     from numpyro_dp.svi import VIPS as VIPS
@@ -73,7 +73,7 @@ _HOME = {
     "DPFastMH": "mcmc",
     "DPPenaltyMH": "mcmc",
     "CentredInputs": "svi",
-    "ClippingRate": "mcmc",
+    "ClippingRate": "mcmc.clipping",
     "DPSGFS": "mcmc",
     "DPSGHMC": "mcmc",
     "DPSGLD": "mcmc",
@@ -103,7 +103,7 @@ _HOME = {
     "VIPS": "svi",
     "audit": "diagnostics",
     "calibrate": "accounting",
-    "clipping_rate": "mcmc",
+    "clipping_rate": "mcmc.clipping",
     "count_missing": "diagnostics.missing",
     "events": "accounting",
     "from_numpyro": "diagnostics",

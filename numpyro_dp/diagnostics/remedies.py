@@ -10,7 +10,7 @@ from numpyro_dp.diagnostics.bias import SiteBias
 from numpyro_dp.diagnostics.channel import Channel, Gains
 from numpyro_dp.diagnostics.steps import WIDENED, Steps
 from numpyro_dp.diagnostics.subject import Subject
-from numpyro_dp.mcmc.relaxation import ENOUGH
+from numpyro_dp.mcmc.sgmcmc.relaxation import ENOUGH
 
 __all__ = ["CLUMPED_COUNTS", "FINE", "Fault", "Findings", "Verdict"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from numpyro_dp.mcmc.noisy_sum import Integrator
+from numpyro_dp.mcmc.sgmcmc.integrator import Integrator
 
 __all__ = ["WIDENED", "Steps"]
 

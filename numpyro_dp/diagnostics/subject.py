@@ -27,7 +27,7 @@ from numpyro_dp.diagnostics.rehearsal import GuideGradient, Rehearsal
 from numpyro_dp.diagnostics.steps import Steps
 from numpyro_dp.estimators.perturbation import PerturbationEstimator
 from numpyro_dp.mcmc.kernel import PrivateKernel
-from numpyro_dp.mcmc.noisy_sum import Integrator
+from numpyro_dp.mcmc.sgmcmc.integrator import Integrator
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel, private_model

@@ -1,21 +1,20 @@
 """Private kernels and the driver that runs them."""
 
-from numpyro_dp.mcmc.clipping import ClippingRate, clipping_rate
 from numpyro_dp.mcmc.driver import MCMC
-from numpyro_dp.mcmc.metropolis import DPFastMH
-from numpyro_dp.mcmc.metropolis_presets import DPBarkerMH, DPPenaltyMH
-from numpyro_dp.mcmc.metropolis_step import MetropolisState
+from numpyro_dp.mcmc.metropolis.kernel import DPFastMH
+from numpyro_dp.mcmc.metropolis.presets import DPBarkerMH, DPPenaltyMH
+from numpyro_dp.mcmc.metropolis.step import MetropolisState
 from numpyro_dp.mcmc.posterior.bounded import Grid
 from numpyro_dp.mcmc.posterior.conditional import UncheckedNUTS
 from numpyro_dp.mcmc.posterior.draw import BoundedLikelihood, StronglyLogConcave
 from numpyro_dp.mcmc.posterior.langevin import Langevin
+from numpyro_dp.mcmc.posterior.ops import OPS, OPSState
 from numpyro_dp.mcmc.posterior.rejection import Rejection
-from numpyro_dp.mcmc.posterior_sample import OPS, OPSState
-from numpyro_dp.mcmc.schedules import PhaseTransitionStepSize, PolynomialStepSize
-from numpyro_dp.mcmc.sgfs import DPSGFS, SGFSState
-from numpyro_dp.mcmc.sghmc import DPSGHMC, SGHMCState
-from numpyro_dp.mcmc.sgld import DPSGLD, SGLDState
-from numpyro_dp.mcmc.sgnht import DPSGNHT, SGNHTState
+from numpyro_dp.mcmc.sgmcmc.schedules import PhaseTransitionStepSize, PolynomialStepSize
+from numpyro_dp.mcmc.sgmcmc.sgfs import DPSGFS, SGFSState
+from numpyro_dp.mcmc.sgmcmc.sghmc import DPSGHMC, SGHMCState
+from numpyro_dp.mcmc.sgmcmc.sgld import DPSGLD, SGLDState
+from numpyro_dp.mcmc.sgmcmc.sgnht import DPSGNHT, SGNHTState
 
 __all__ = [
     "DPSGFS",
@@ -25,7 +24,6 @@ __all__ = [
     "MCMC",
     "OPS",
     "BoundedLikelihood",
-    "ClippingRate",
     "DPBarkerMH",
     "DPFastMH",
     "DPPenaltyMH",
@@ -42,5 +40,4 @@ __all__ = [
     "SGNHTState",
     "StronglyLogConcave",
     "UncheckedNUTS",
-    "clipping_rate",
 ]

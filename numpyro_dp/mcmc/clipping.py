@@ -21,10 +21,10 @@ from numpyro_dp.execution.calibration import planned_sum
 from numpyro_dp.execution.facts import arithmetic
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.families.glm import recognise
-from numpyro_dp.mcmc.charges import FilteredCharge
 from numpyro_dp.mcmc.driver import MCMC
-from numpyro_dp.mcmc.metropolis import DPFastMH
-from numpyro_dp.mcmc.metropolis_step import BoundMetropolis
+from numpyro_dp.mcmc.metropolis.kernel import DPFastMH
+from numpyro_dp.mcmc.metropolis.privacy_filter import FilteredCharge
+from numpyro_dp.mcmc.metropolis.step import BoundMetropolis
 from numpyro_dp.mcmc.progress import steps_behind
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel, private_model

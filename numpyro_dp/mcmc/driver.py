@@ -23,16 +23,16 @@ from numpyro_dp.mcmc.devices import over_devices
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect
 from numpyro_dp.mcmc.progress import cents_up, epsilon_table, steps_behind
-from numpyro_dp.mcmc.ready import readied
-from numpyro_dp.mcmc.reserved import Reserved
-from numpyro_dp.mcmc.start import first_positions
-from numpyro_dp.mcmc.statement import (
+from numpyro_dp.mcmc.report import (
     GIVEN_START,
     GIVEN_STATE,
     Described,
     describe,
     statement,
 )
+from numpyro_dp.mcmc.reserved import Reserved
+from numpyro_dp.mcmc.setup import readied
+from numpyro_dp.mcmc.start import first_positions
 from numpyro_dp.mechanisms import os_key
 
 __all__ = ["MCMC"]

@@ -14,9 +14,9 @@ import numpyro_dp as ndp
 from numpyro_dp.diagnostics.bias import Bias
 from numpyro_dp.diagnostics.steps import Steps
 from numpyro_dp.diagnostics.subject import subject
-from numpyro_dp.mcmc.sghmc import FrictionDynamics
-from numpyro_dp.mcmc.sgld import Langevin
-from numpyro_dp.mcmc.sgnht import Thermostat
+from numpyro_dp.mcmc.sgmcmc.sghmc import FrictionDynamics
+from numpyro_dp.mcmc.sgmcmc.sgld import Langevin
+from numpyro_dp.mcmc.sgmcmc.sgnht import Thermostat
 
 BUDGET = ndp.Budget(1.0, 1e-5)
 

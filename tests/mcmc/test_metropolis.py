@@ -23,7 +23,7 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     ZCDpEvent,
 )
-from numpyro_dp.mcmc.charges import COST_RANGE, FilteredCharge, spend
+from numpyro_dp.mcmc.metropolis.privacy_filter import COST_RANGE, FilteredCharge, spend
 from tests.mcmc.metropolis import FIXED, bound
 from tests.models import logistic, normal_mean
 

@@ -11,8 +11,8 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_dp as ndp
-from numpyro_dp.mcmc import metropolis_step
 from numpyro_dp.mcmc.loop import collect
+from numpyro_dp.mcmc.metropolis import step as metropolis_step
 from numpyro_dp.mechanisms.accept import pick as picking
 from numpyro_dp.mechanisms.accept.rules import Barker
 from tests.contract.surfaces import leaks, surfaces

@@ -445,7 +445,7 @@ def test_a_power_left_out_of_the_draw_is_caught(wall, monkeypatch):
 
 
 def test_a_chain_left_uncounted_is_caught(data, monkeypatch):
-    from numpyro_dp.mcmc.posterior_sample import BoundOPS
+    from numpyro_dp.mcmc.posterior.ops import BoundOPS
 
     honest = BoundOPS.event
     monkeypatch.setattr(

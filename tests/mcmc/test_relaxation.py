@@ -10,11 +10,11 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_dp as ndp
-from numpyro_dp.mcmc.momentum import relaxation_share
-from numpyro_dp.mcmc.relaxation import relaxation_limit, relaxation_notes, relaxation_times
-from numpyro_dp.mcmc.sgfs import FisherScoring
-from numpyro_dp.mcmc.sghmc import FrictionDynamics
-from numpyro_dp.mcmc.sgnht import Thermostat
+from numpyro_dp.mcmc.sgmcmc.momentum import relaxation_share
+from numpyro_dp.mcmc.sgmcmc.relaxation import relaxation_limit, relaxation_notes, relaxation_times
+from numpyro_dp.mcmc.sgmcmc.sgfs import FisherScoring
+from numpyro_dp.mcmc.sgmcmc.sghmc import FrictionDynamics
+from numpyro_dp.mcmc.sgmcmc.sgnht import Thermostat
 from numpyro_dp.model.private_model import PrivateModel
 
 

@@ -8,8 +8,8 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_dp as ndp
-from numpyro_dp.mcmc.charges import COST_RANGE, allowance, spend
-from numpyro_dp.mcmc.metropolis_step import BoundMetropolis, RecordsChange
+from numpyro_dp.mcmc.metropolis.privacy_filter import COST_RANGE, allowance, spend
+from numpyro_dp.mcmc.metropolis.step import BoundMetropolis, RecordsChange
 from numpyro_dp.model.private_model import PrivateModel
 from tests.models import logistic
 

@@ -7,7 +7,7 @@ import pytest
 from numpyro.infer.util import potential_energy
 
 import numpyro_dp as ndp
-from numpyro_dp.mcmc.sgfs import FisherScoring
+from numpyro_dp.mcmc.sgmcmc.sgfs import FisherScoring
 from numpyro_dp.model.private_model import PrivateModel
 from tests.mcmc.simulate import simulate
 from tests.models import logistic, normal_mean

@@ -8,8 +8,8 @@ import pytest
 from numpyro.infer.util import potential_energy
 
 import numpyro_dp as ndp
-from numpyro_dp.mcmc.momentum import momentum_between
-from numpyro_dp.mcmc.sghmc import FrictionDynamics
+from numpyro_dp.mcmc.sgmcmc.momentum import momentum_between
+from numpyro_dp.mcmc.sgmcmc.sghmc import FrictionDynamics
 from numpyro_dp.model.private_model import PrivateModel
 from tests.mcmc.simulate import simulate
 from tests.models import logistic, normal_mean

@@ -7,8 +7,8 @@ import pytest
 from numpyro.infer.util import potential_energy
 
 import numpyro_dp as ndp
-from numpyro_dp.mcmc.momentum import momentum_between
-from numpyro_dp.mcmc.sgnht import Thermostat
+from numpyro_dp.mcmc.sgmcmc.momentum import momentum_between
+from numpyro_dp.mcmc.sgmcmc.sgnht import Thermostat
 from numpyro_dp.model.private_model import PrivateModel
 from tests.mcmc.simulate import simulate
 from tests.models import logistic

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.execution.facts import arithmetic, sampler
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
-from numpyro_dp.mcmc.notes import Note
+from numpyro_dp.mcmc.sgmcmc.notes import Note
 from numpyro_dp.mechanisms import PrivateSum
 
 __all__ = ["BoundGradientKernel", "BoundSumKernel", "Integrator", "StepSize", "step_at"]

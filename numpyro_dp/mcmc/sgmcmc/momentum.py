@@ -14,7 +14,7 @@ from jax import random
 from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
-from numpyro_dp.mcmc.noisy_sum import StepSize
+from numpyro_dp.mcmc.sgmcmc.integrator import StepSize
 
 __all__ = ["check_friction", "kicked", "momentum_between", "overshot", "relaxation_share"]
 

@@ -13,7 +13,7 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from numpyro_dp.mcmc.noisy_sum import BoundSumKernel
+from numpyro_dp.mcmc.sgmcmc.integrator import BoundSumKernel
 
 __all__ = ["BoundFisherKernel", "joint_entries", "joint_weights"]
 

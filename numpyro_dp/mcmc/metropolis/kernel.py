@@ -18,10 +18,10 @@ from numpyro_dp.accounting import Relation
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.glm import recognise
 from numpyro_dp.mcmc.kernel import PrivateKernel
-from numpyro_dp.mcmc.layout import by_coordinate, dimension
-from numpyro_dp.mcmc.metropolis_plan import Settings, planned
-from numpyro_dp.mcmc.metropolis_step import BoundMetropolis
-from numpyro_dp.mcmc.proposals import Move, RandomWalk, check_public_moves
+from numpyro_dp.mcmc.metropolis.plan import Settings, planned
+from numpyro_dp.mcmc.metropolis.proposals import Move, RandomWalk, check_public_moves
+from numpyro_dp.mcmc.metropolis.step import BoundMetropolis
+from numpyro_dp.mcmc.sgmcmc.layout import by_coordinate, dimension
 from numpyro_dp.mechanisms.accept.pick import MOST_CANDIDATES
 from numpyro_dp.model.private_model import PrivateModel
 

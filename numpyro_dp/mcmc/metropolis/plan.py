@@ -18,7 +18,7 @@ from numpyro_dp.accounting.events import (
     NonPrivateDpEvent,
     SmoothBarkerBit,
 )
-from numpyro_dp.mcmc.charges import (
+from numpyro_dp.mcmc.metropolis.privacy_filter import (
     COST_RANGE,
     BatchCost,
     BitCost,

@@ -15,13 +15,13 @@ from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.execution import arguments
 from numpyro_dp.execution.calibration import planned_sum
 from numpyro_dp.mcmc.kernel import PrivateKernel
-from numpyro_dp.mcmc.layout import by_coordinate, dimension
-from numpyro_dp.mcmc.noisy_sum import (
+from numpyro_dp.mcmc.sgmcmc.integrator import (
     BoundGradientKernel,
     BoundSumKernel,
     Integrator,
     StepSize,
 )
+from numpyro_dp.mcmc.sgmcmc.layout import by_coordinate, dimension
 from numpyro_dp.model.private_model import PrivateModel
 
 __all__ = ["BoundGradientKernel", "GradientKernel"]

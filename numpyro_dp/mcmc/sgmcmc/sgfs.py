@@ -11,10 +11,10 @@ from jax import random
 from jaxtyping import Array, Float, Int
 
 from numpyro_dp import _validate
-from numpyro_dp.mcmc.fisher_sum import BoundFisherKernel, joint_entries, joint_weights
-from numpyro_dp.mcmc.gradient import GradientKernel
-from numpyro_dp.mcmc.noisy_sum import StepSize, step_at
-from numpyro_dp.mcmc.notes import Note
+from numpyro_dp.mcmc.sgmcmc.fisher_sum import BoundFisherKernel, joint_entries, joint_weights
+from numpyro_dp.mcmc.sgmcmc.integrator import StepSize, step_at
+from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
+from numpyro_dp.mcmc.sgmcmc.notes import Note
 
 __all__ = ["DPSGFS", "SGFSState"]
 

@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, Int
 
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.families.glm import Row, recognise
-from numpyro_dp.mcmc.charges import FilteredCharge
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
-from numpyro_dp.mcmc.metropolis_plan import Plan
-from numpyro_dp.mcmc.proposals import Move, RandomWalk, move_publicly
+from numpyro_dp.mcmc.metropolis.plan import Plan
+from numpyro_dp.mcmc.metropolis.privacy_filter import FilteredCharge
+from numpyro_dp.mcmc.metropolis.proposals import Move, RandomWalk, move_publicly
 from numpyro_dp.mechanisms.accept.log_ratio import FullBatch, RecordChange, RecordTerm
 from numpyro_dp.mechanisms.accept.pick import pick
 

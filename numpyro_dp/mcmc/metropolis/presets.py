@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numpyro_dp.mcmc.metropolis import DPFastMH
+from numpyro_dp.mcmc.metropolis.kernel import DPFastMH
 
 __all__ = ["DPBarkerMH", "DPPenaltyMH"]
 

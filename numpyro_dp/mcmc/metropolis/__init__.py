@@ -1,0 +1,1 @@
+"""Private Metropolis kernels: one engine, its proposals and its charges."""

@@ -1,0 +1,1 @@
+"""Stochastic-gradient kernels: one noisy step, an integrator for each."""
