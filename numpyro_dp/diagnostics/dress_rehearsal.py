@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.diagnostics.made_up import MadeUp
 from numpyro_dp.diagnostics.rehearsal import GuideGradient, Rehearsal
-from numpyro_dp.svi.fit import Fit
+from numpyro_dp.svi.dpsvi.fit import Fit
 
 __all__ = ["DressRehearsal"]
 

@@ -17,7 +17,7 @@ from numpyro.infer.svi import SVIState
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.model.private_model import PrivateModel
-from numpyro_dp.svi.fit import Carry, Fit, run_steps
+from numpyro_dp.svi.dpsvi.fit import Carry, Fit, run_steps
 
 __all__ = ["GuideGradient", "Rehearsal", "Way"]
 

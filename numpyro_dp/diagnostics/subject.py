@@ -33,7 +33,7 @@ from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.model.redaction import unnumbered
 from numpyro_dp.svi import DPSVI
-from numpyro_dp.svi.elbo import ElboRelease
+from numpyro_dp.svi.dpsvi.elbo import ElboRelease
 
 __all__ = ["Subject", "subject"]
 

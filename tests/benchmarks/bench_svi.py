@@ -29,7 +29,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 import numpyro_dp as ndp
 from numpyro_dp.execution.keys import seeded_key
-from numpyro_dp.svi.fit import Carry
+from numpyro_dp.svi.dpsvi.fit import Carry
 
 RECORDS, MANY, DIM, BATCH, STEPS, REPEATS = 20_000, 1_000_000, 50, 1_000, 100, 9
 

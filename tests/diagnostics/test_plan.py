@@ -22,7 +22,7 @@ from numpyro_dp.diagnostics.remedies import Findings
 from numpyro_dp.diagnostics.subject import Subject
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import private_model
-from numpyro_dp.svi.elbo import ElboRelease
+from numpyro_dp.svi.dpsvi.elbo import ElboRelease
 from tests.models import logistic
 
 N, DIM = 400, 3

@@ -13,7 +13,7 @@ from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.diagnostics.lower_bound import best_verdict
 from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.mechanisms import private_sum as mechanism
-from numpyro_dp.svi.fit import Carry
+from numpyro_dp.svi.dpsvi.fit import Carry
 
 pytestmark = pytest.mark.slow
 STEPS, RUNS, DELTA = 4, 40_000, 1e-5

@@ -12,7 +12,7 @@ from scipy.stats import beta
 
 import numpyro_dp as ndp
 from numpyro_dp.model.guided.model import outline
-from numpyro_dp.svi.guides.conjugate_counts import _on_simplex
+from numpyro_dp.svi.guides.conjugate.counts import _on_simplex
 from tests.svi.conjugate import (
     TWO,
     N,

@@ -25,8 +25,8 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.mechanisms import private_sum as mechanism
 from numpyro_dp.model.guided.outcomes import Listed
-from numpyro_dp.svi.plan import planned
-from numpyro_dp.svi.report import resolution_notes
+from numpyro_dp.svi.dpsvi.plan import planned
+from numpyro_dp.svi.dpsvi.report import resolution_notes
 from tests.contract.surfaces import flatten
 from tests.models import indifferent, logistic
 

@@ -13,7 +13,7 @@ from numpyro.infer.autoguide import AutoDelta
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.mechanisms import PrivateSum, os_key
-from numpyro_dp.svi.fit import Carry
+from numpyro_dp.svi.dpsvi.fit import Carry
 from tests.models import logistic
 
 KEY = jax.random.key(5)

@@ -22,10 +22,10 @@ from numpyro_dp.accounting.events import GaussianDpEvent, SelfComposedDpEvent
 from numpyro_dp.diagnostics.lower_bound import best_verdict
 from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.mechanisms import private_sum as mechanism
-from numpyro_dp.svi.guides import lda_programme
-from numpyro_dp.svi.guides.lda_document import Mixture, in_order
-from numpyro_dp.svi.guides.lda_model import Corpus
-from numpyro_dp.svi.vips import _release
+from numpyro_dp.svi.guides.lda import statistics as lda_programme
+from numpyro_dp.svi.guides.lda.document import Mixture, in_order
+from numpyro_dp.svi.guides.lda.recognise import Corpus
+from numpyro_dp.svi.vips.vips import _release
 from tests.models import OutOfSight
 
 K, V, PLACES = 3, 12, 10

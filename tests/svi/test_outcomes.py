@@ -11,7 +11,7 @@ from jax import random
 from numpyro.infer.autoguide import AutoDelta
 
 import numpyro_dp as ndp
-from numpyro_dp.svi.fit import Carry
+from numpyro_dp.svi.dpsvi.fit import Carry
 from tests.svi.test_elbo import KEY
 
 

@@ -17,7 +17,7 @@ from numpyro_dp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent,
 from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.families.glm import Loss, Row
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.svi.guides import polya_gamma_maths as maths
+from numpyro_dp.svi.guides.polya_gamma import algebra as maths
 
 N, OFF = 300, {"noise_multiplier": 0.0, "clip_norm": math.inf}
 

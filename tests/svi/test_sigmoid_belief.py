@@ -14,7 +14,7 @@ from numpyro.infer import Predictive
 from scipy.special import expit
 
 import numpyro_dp as ndp
-from numpyro_dp.svi.guides.sigmoid_belief_programme import codes
+from numpyro_dp.svi.guides.sigmoid_belief.statistics import codes
 
 N, J, K = 120, 12, 3
 KEY = jax.random.key(0)

@@ -25,9 +25,9 @@ from numpyro_dp.accounting.events import (
 from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.mechanisms import private_sum as mechanism
 from numpyro_dp.model.records import as_records, read_arguments
-from numpyro_dp.svi import vips as engine
-from numpyro_dp.svi.programme import Phase, Programme, StatisticsGuide
-from numpyro_dp.svi.releases import planned_releases
+from numpyro_dp.svi.vips import vips as engine
+from numpyro_dp.svi.vips.releases import planned_releases
+from numpyro_dp.svi.vips.statistics import Phase, Programme, StatisticsGuide
 from tests.contract.surfaces import flatten
 
 KEY, N = jax.random.key(2), 200

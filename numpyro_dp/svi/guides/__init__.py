@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING
 from numpyro_dp._lazy import on_first_use
 
 if TYPE_CHECKING:
-    from numpyro_dp.svi.guides.conjugate import ConjugateGuide as ConjugateGuide
-    from numpyro_dp.svi.guides.lda import LDAGuide as LDAGuide
-    from numpyro_dp.svi.guides.polya_gamma import PolyaGammaGuide as PolyaGammaGuide
-    from numpyro_dp.svi.guides.sigmoid_belief import (
+    from numpyro_dp.svi.guides.conjugate.guide import ConjugateGuide as ConjugateGuide
+    from numpyro_dp.svi.guides.lda.guide import LDAGuide as LDAGuide
+    from numpyro_dp.svi.guides.polya_gamma.guide import PolyaGammaGuide as PolyaGammaGuide
+    from numpyro_dp.svi.guides.sigmoid_belief.guide import (
         SigmoidBeliefNetworkGuide as SigmoidBeliefNetworkGuide,
     )
 
 _HOME = {
-    "ConjugateGuide": "conjugate",
-    "LDAGuide": "lda",
-    "PolyaGammaGuide": "polya_gamma",
-    "SigmoidBeliefNetworkGuide": "sigmoid_belief",
+    "ConjugateGuide": "conjugate.guide",
+    "LDAGuide": "lda.guide",
+    "PolyaGammaGuide": "polya_gamma.guide",
+    "SigmoidBeliefNetworkGuide": "sigmoid_belief.guide",
 }
 
 __all__ = sorted(_HOME)

@@ -11,7 +11,7 @@ from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.execution.account import Account
 from numpyro_dp.execution.facts import arithmetic, sampler
 from numpyro_dp.model.guided.model import VariationalModel
-from numpyro_dp.svi.plan import Plan
+from numpyro_dp.svi.dpsvi.plan import Plan
 
 __all__ = [
     "GIVEN_PARAMS",

@@ -18,7 +18,7 @@ from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.mechanisms.centred import centred_clip
 from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated
-from numpyro_dp.svi.elbo import ElboRelease
+from numpyro_dp.svi.dpsvi.elbo import ElboRelease
 
 __all__ = ["Carry", "Fit", "run_steps", "trace_steps"]
 

@@ -24,10 +24,10 @@ from numpyro_dp.execution.progress import steps_bar
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.guided.guides import prepare
 from numpyro_dp.model.guided.model import Outline, variational_model
-from numpyro_dp.svi.checks import usable_key
-from numpyro_dp.svi.programme import Programme, StatisticsGuide
-from numpyro_dp.svi.releases import Releases, planned_releases
+from numpyro_dp.svi.dpsvi.checks import usable_key
 from numpyro_dp.svi.result import DPSVIRunResult
+from numpyro_dp.svi.vips.releases import Releases, planned_releases
+from numpyro_dp.svi.vips.statistics import Programme, StatisticsGuide
 
 __all__ = ["VIPS"]
 

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.families.glm import Row
 from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.svi.guides import polya_gamma_maths as maths
-from numpyro_dp.svi.guides.polya_gamma_base import FIRST_MATRIX, Known, Settings, Steps
-from numpyro_dp.svi.guides.polya_gamma_model import Regression
-from numpyro_dp.svi.programme import Phase
+from numpyro_dp.svi.guides.polya_gamma import algebra as maths
+from numpyro_dp.svi.guides.polya_gamma.base import FIRST_MATRIX, Known, Settings, Steps
+from numpyro_dp.svi.guides.polya_gamma.recognise import Regression
+from numpyro_dp.svi.vips.statistics import Phase
 
 __all__ = ["DEFAULT_STEPS", "LEAST_STEPS", "DiagonalScores", "FullScores", "PaperSums"]
 

@@ -24,28 +24,28 @@ from numpyro_dp.model.guided.guides import prepare, require_public_start
 from numpyro_dp.model.guided.model import Outline, VariationalModel, outline, variational_model
 from numpyro_dp.model.records import read_arguments
 from numpyro_dp.model.redaction import unnumbered
-from numpyro_dp.svi.checks import (
+from numpyro_dp.svi.dpsvi.checks import (
     check_loss,
     check_optimiser,
     require_blind,
     require_data_free,
     usable_key,
 )
-from numpyro_dp.svi.curvature import CurvatureRelease, held_scales
-from numpyro_dp.svi.elbo import ElboTrace
-from numpyro_dp.svi.fit import Carry, Fit, run_steps, trace_steps
-from numpyro_dp.svi.metered import MeteredSVI
-from numpyro_dp.svi.plan import Plan
-from numpyro_dp.svi.report import (
+from numpyro_dp.svi.dpsvi.curvature import CurvatureRelease, held_scales
+from numpyro_dp.svi.dpsvi.elbo import ElboTrace
+from numpyro_dp.svi.dpsvi.fit import Carry, Fit, run_steps, trace_steps
+from numpyro_dp.svi.dpsvi.metered import MeteredSVI
+from numpyro_dp.svi.dpsvi.plan import Plan
+from numpyro_dp.svi.dpsvi.report import (
     GIVEN_PARAMS,
     GIVEN_STATE,
     build_report,
     resolution_notes,
     unresolved_matrix,
 )
+from numpyro_dp.svi.dpsvi.settings import Settings
+from numpyro_dp.svi.dpsvi.start import fresh_state, resumed_state
 from numpyro_dp.svi.result import DPSVIRunResult
-from numpyro_dp.svi.settings import Settings
-from numpyro_dp.svi.start import fresh_state, resumed_state
 
 __all__ = ["DPSVI"]
 

@@ -18,7 +18,7 @@ from numpyro.distributions import constraints
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.sites import Prior
 from numpyro_dp.model.records import Layout, as_records, read_arguments
-from numpyro_dp.svi.programme import Phase, Programme
+from numpyro_dp.svi.vips.statistics import Phase, Programme
 
 __all__ = [
     "Averaged",

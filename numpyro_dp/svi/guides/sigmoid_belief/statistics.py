@@ -14,8 +14,8 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from numpyro_dp.families.sites import Prior
-from numpyro_dp.svi.guides.sigmoid_belief_model import Network
-from numpyro_dp.svi.programme import Phase, Programme
+from numpyro_dp.svi.guides.sigmoid_belief.recognise import Network
+from numpyro_dp.svi.vips.statistics import Phase, Programme
 
 __all__ = [
     "BeliefProgramme",

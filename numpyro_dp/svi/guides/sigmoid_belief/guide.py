@@ -18,9 +18,9 @@ from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.model import Outline, outline
 from numpyro_dp.model.records import as_records, read_arguments
-from numpyro_dp.svi.guides.conjugate_family import draw, param
-from numpyro_dp.svi.guides.sigmoid_belief_model import Network, read_network
-from numpyro_dp.svi.guides.sigmoid_belief_programme import (
+from numpyro_dp.svi.guides.conjugate.family import draw, param
+from numpyro_dp.svi.guides.sigmoid_belief.recognise import Network, read_network
+from numpyro_dp.svi.guides.sigmoid_belief.statistics import (
     BeliefProgramme,
     BeliefSettings,
     Known,
@@ -29,7 +29,7 @@ from numpyro_dp.svi.guides.sigmoid_belief_programme import (
     codes,
     principal_components,
 )
-from numpyro_dp.svi.programme import StatisticsGuide
+from numpyro_dp.svi.vips.statistics import StatisticsGuide
 
 __all__ = ["SigmoidBeliefNetworkGuide"]
 

@@ -15,13 +15,13 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.mechanisms import Touched
 from numpyro_dp.model.records import as_records, read_arguments
-from numpyro_dp.svi.guides.lda_document import in_order, mixture, word_weights
-from numpyro_dp.svi.guides.lda_model import Corpus, TopicModel
-from numpyro_dp.svi.guides.lda_shrink import frequencies, shared_out
-from numpyro_dp.svi.programme import Phase, Programme
+from numpyro_dp.svi.guides.lda.document import in_order, mixture, word_weights
+from numpyro_dp.svi.guides.lda.recognise import Corpus, TopicModel
+from numpyro_dp.svi.guides.lda.shrinkage import frequencies, shared_out
+from numpyro_dp.svi.vips.statistics import Phase, Programme
 
 if TYPE_CHECKING:
-    from numpyro_dp.svi.guides.lda import LDAGuide
+    from numpyro_dp.svi.guides.lda.guide import LDAGuide
 
 __all__ = ["Choice", "Known", "PaperTopics", "Topics"]
 

@@ -10,7 +10,7 @@ from jax import lax
 from jax.scipy.special import digamma
 from jaxtyping import Array, Float, Int
 
-from numpyro_dp.svi.guides.lda_model import Corpus
+from numpyro_dp.svi.guides.lda.recognise import Corpus
 
 __all__ = ["Mixture", "in_order", "mixture", "mixtures", "word_weights"]
 

@@ -20,11 +20,11 @@ from numpyro import handlers
 from numpyro_dp import _validate
 from numpyro_dp.model.guided.model import Outline, outline
 from numpyro_dp.model.records import read_arguments
-from numpyro_dp.svi.guides.lda_document import mixtures, word_weights
-from numpyro_dp.svi.guides.lda_model import TopicModel, read_topic_model, words_of
-from numpyro_dp.svi.guides.lda_programme import Choice, PaperTopics, Topics
-from numpyro_dp.svi.guides.lda_shrink import SHRINKAGES
-from numpyro_dp.svi.programme import StatisticsGuide
+from numpyro_dp.svi.guides.lda.document import mixtures, word_weights
+from numpyro_dp.svi.guides.lda.recognise import TopicModel, read_topic_model, words_of
+from numpyro_dp.svi.guides.lda.shrinkage import SHRINKAGES
+from numpyro_dp.svi.guides.lda.statistics import Choice, PaperTopics, Topics
+from numpyro_dp.svi.vips.statistics import StatisticsGuide
 
 __all__ = ["LDAGuide"]
 

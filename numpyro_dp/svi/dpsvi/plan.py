@@ -11,7 +11,7 @@ from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.execution.calibration import least_noise
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.svi.elbo import ElboRelease, ElboTrace
+from numpyro_dp.svi.dpsvi.elbo import ElboRelease, ElboTrace
 
 __all__ = ["Plan", "planned"]
 

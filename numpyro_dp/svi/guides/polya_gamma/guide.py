@@ -16,27 +16,27 @@ from jaxtyping import Array
 from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.svi.guides.polya_gamma_base import (
+from numpyro_dp.svi.guides.polya_gamma.base import (
     Settings,
     Steps,
     least_resolved,
     resolution,
 )
-from numpyro_dp.svi.guides.polya_gamma_designs import (
+from numpyro_dp.svi.guides.polya_gamma.designs import (
     DEFAULT_STEPS,
     LEAST_STEPS,
     DiagonalScores,
     FullScores,
     PaperSums,
 )
-from numpyro_dp.svi.guides.polya_gamma_model import (
+from numpyro_dp.svi.guides.polya_gamma.recognise import (
     Latents,
     Regression,
     read_latents,
     read_regression,
     split_coefficients,
 )
-from numpyro_dp.svi.programme import StatisticsGuide
+from numpyro_dp.svi.vips.statistics import StatisticsGuide
 
 __all__ = ["PolyaGammaGuide"]
 

@@ -16,7 +16,7 @@ from numpyro.distributions import constraints
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.sites import FITS
 from numpyro_dp.model.structure import quoted
-from numpyro_dp.svi.guides.conjugate_family import (
+from numpyro_dp.svi.guides.conjugate.family import (
     Averaged,
     draw,
     draw_variance,
@@ -24,7 +24,7 @@ from numpyro_dp.svi.guides.conjugate_family import (
     needed,
     param,
 )
-from numpyro_dp.svi.guides.conjugate_reading import Reading
+from numpyro_dp.svi.guides.conjugate.recognise import Reading
 
 __all__ = ["NormalRegression"]
 

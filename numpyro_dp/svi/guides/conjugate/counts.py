@@ -14,7 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array
 
-from numpyro_dp.svi.guides.conjugate_family import (
+from numpyro_dp.svi.guides.conjugate.family import (
     Averaged,
     draw,
     flat,
@@ -22,7 +22,7 @@ from numpyro_dp.svi.guides.conjugate_family import (
     needed,
     positive_params,
 )
-from numpyro_dp.svi.guides.conjugate_reading import Reading
+from numpyro_dp.svi.guides.conjugate.recognise import Reading
 
 __all__ = ["BetaBinomial", "DirichletCategorical", "GammaPoisson"]
 

@@ -11,8 +11,8 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
 from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.model.guided.outcomes import Outcomes
-from numpyro_dp.svi.elbo import ElboTrace
-from numpyro_dp.svi.plan import Plan, planned
+from numpyro_dp.svi.dpsvi.elbo import ElboTrace
+from numpyro_dp.svi.dpsvi.plan import Plan, planned
 
 __all__ = ["Settings"]
 

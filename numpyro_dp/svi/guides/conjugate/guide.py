@@ -12,16 +12,16 @@ from numpyro import handlers
 
 from numpyro_dp import _validate
 from numpyro_dp.model.guided.model import Outline, outline
-from numpyro_dp.svi.guides.conjugate_counts import (
+from numpyro_dp.svi.guides.conjugate.counts import (
     BetaBinomial,
     DirichletCategorical,
     GammaPoisson,
 )
-from numpyro_dp.svi.guides.conjugate_family import ConjugateProgramme, Family
-from numpyro_dp.svi.guides.conjugate_mixture import NormalMixture
-from numpyro_dp.svi.guides.conjugate_reading import Reading, read_model
-from numpyro_dp.svi.guides.conjugate_regression import NormalRegression
-from numpyro_dp.svi.programme import Programme, StatisticsGuide
+from numpyro_dp.svi.guides.conjugate.family import ConjugateProgramme, Family
+from numpyro_dp.svi.guides.conjugate.mixture import NormalMixture
+from numpyro_dp.svi.guides.conjugate.recognise import Reading, read_model
+from numpyro_dp.svi.guides.conjugate.regression import NormalRegression
+from numpyro_dp.svi.vips.statistics import Programme, StatisticsGuide
 
 __all__ = ["ConjugateGuide"]
 

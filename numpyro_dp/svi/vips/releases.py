@@ -11,7 +11,7 @@ from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.execution.calibration import least_noise
 from numpyro_dp.mechanisms import PrivateSum, SparsePrivateSum
-from numpyro_dp.svi.programme import Phase
+from numpyro_dp.svi.vips.statistics import Phase
 
 __all__ = ["Releases", "planned_releases"]
 

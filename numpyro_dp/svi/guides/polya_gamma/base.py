@@ -15,8 +15,8 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.families.glm import Row
 from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.svi.guides.polya_gamma_model import Regression, split_coefficients
-from numpyro_dp.svi.programme import Phase, Programme
+from numpyro_dp.svi.guides.polya_gamma.recognise import Regression, split_coefficients
+from numpyro_dp.svi.vips.statistics import Phase, Programme
 
 __all__ = ["Inputs", "Known", "Law", "Settings", "Steps", "least_resolved", "resolution"]
 

@@ -1,0 +1,1 @@
+"""DPSVI: clipped gradients of the ELBO, released with noise."""

@@ -1,0 +1,1 @@
+"""Exponential-family models whose conjugate updates are read off the model."""

@@ -1,0 +1,1 @@
+"""Logistic, binomial and negative binomial regression by Pólya-Gamma augmentation."""

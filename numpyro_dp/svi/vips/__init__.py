@@ -1,0 +1,1 @@
+"""VIPS: natural-gradient variational Bayes on noisy expected statistics."""
