@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from numpyro_dp.diagnostics import AuditResult as AuditResult
     from numpyro_dp.diagnostics import audit as audit
     from numpyro_dp.diagnostics import from_numpyro as from_numpyro
+    from numpyro_dp.diagnostics.clipping_rate import ClippingRate as ClippingRate
+    from numpyro_dp.diagnostics.clipping_rate import clipping_rate as clipping_rate
     from numpyro_dp.diagnostics.missing import MissingCount as MissingCount
     from numpyro_dp.diagnostics.missing import count_missing as count_missing
-    from numpyro_dp.diagnostics.plan import Plan as Plan
-    from numpyro_dp.diagnostics.plan import plan as plan
+    from numpyro_dp.diagnostics.plan.plan import Plan as Plan
+    from numpyro_dp.diagnostics.plan.plan import plan as plan
     from numpyro_dp.diagnostics.plots import plot_budget as plot_budget
     from numpyro_dp.diagnostics.plots import plot_epsilon_by_step as plot_epsilon_by_step
     from numpyro_dp.diagnostics.plots import plot_privacy_curve as plot_privacy_curve
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
     from numpyro_dp.mcmc import Rejection as Rejection
     from numpyro_dp.mcmc import StronglyLogConcave as StronglyLogConcave
     from numpyro_dp.mcmc import UncheckedNUTS as UncheckedNUTS
-    from numpyro_dp.mcmc.clipping import ClippingRate as ClippingRate
-    from numpyro_dp.mcmc.clipping import clipping_rate as clipping_rate
     from numpyro_dp.model.records import public as public
     from numpyro_dp.svi import DPSVI as DPSVI
     from numpyro_dp.svi import VIPS as VIPS
@@ -73,7 +73,7 @@ _HOME = {
     "DPFastMH": "mcmc",
     "DPPenaltyMH": "mcmc",
     "CentredInputs": "svi",
-    "ClippingRate": "mcmc.clipping",
+    "ClippingRate": "diagnostics.clipping_rate",
     "DPSGFS": "mcmc",
     "DPSGHMC": "mcmc",
     "DPSGLD": "mcmc",
@@ -92,7 +92,7 @@ _HOME = {
     "PhaseTransitionStepSize": "mcmc",
     "ObjectivePerturbation": "estimators",
     "OutputPerturbation": "estimators",
-    "Plan": "diagnostics.plan",
+    "Plan": "diagnostics.plan.plan",
     "PolynomialStepSize": "mcmc",
     "PrivacyReport": "accounting",
     "PrivateCentre": "svi",
@@ -103,12 +103,12 @@ _HOME = {
     "VIPS": "svi",
     "audit": "diagnostics",
     "calibrate": "accounting",
-    "clipping_rate": "mcmc.clipping",
+    "clipping_rate": "diagnostics.clipping_rate",
     "count_missing": "diagnostics.missing",
     "events": "accounting",
     "from_numpyro": "diagnostics",
     "guides": "svi",
-    "plan": "diagnostics.plan",
+    "plan": "diagnostics.plan.plan",
     "plot_budget": "diagnostics.plots",
     "plot_epsilon_by_step": "diagnostics.plots",
     "plot_privacy_curve": "diagnostics.plots",

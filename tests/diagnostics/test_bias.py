@@ -11,9 +11,9 @@ import pytest
 from scipy import linalg, optimize, stats
 
 import numpyro_dp as ndp
-from numpyro_dp.diagnostics.bias import Bias
-from numpyro_dp.diagnostics.steps import Steps
-from numpyro_dp.diagnostics.subject import subject
+from numpyro_dp.diagnostics.plan.bias import Bias
+from numpyro_dp.diagnostics.plan.steps import Steps
+from numpyro_dp.diagnostics.plan.subject import subject
 from numpyro_dp.mcmc.sgmcmc.sghmc import FrictionDynamics
 from numpyro_dp.mcmc.sgmcmc.sgld import Langevin
 from numpyro_dp.mcmc.sgmcmc.sgnht import Thermostat

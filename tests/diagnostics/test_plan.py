@@ -15,11 +15,11 @@ from scipy import stats
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve, rounded_up
-from numpyro_dp.diagnostics.affordable import _marks
-from numpyro_dp.diagnostics.channel import Channel, Gains
-from numpyro_dp.diagnostics.made_up import MadeUp
-from numpyro_dp.diagnostics.remedies import Findings
-from numpyro_dp.diagnostics.subject import Subject
+from numpyro_dp.diagnostics.plan.affordable import _marks
+from numpyro_dp.diagnostics.plan.remedies import Findings
+from numpyro_dp.diagnostics.plan.signal import Channel, Gains
+from numpyro_dp.diagnostics.plan.subject import Subject
+from numpyro_dp.diagnostics.plan.synthetic_records import MadeUp
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import private_model
 from numpyro_dp.svi.dpsvi.elbo import ElboRelease

@@ -21,10 +21,10 @@ from numpyro.infer.autoguide import (
 )
 
 import numpyro_dp as ndp
-from numpyro_dp.diagnostics.dress_rehearsal import _OwnGradients
-from numpyro_dp.diagnostics.plan import _judged
-from numpyro_dp.diagnostics.rehearsal import Rehearsal
-from numpyro_dp.diagnostics.subject import Subject, subject
+from numpyro_dp.diagnostics.plan.plan import _judged
+from numpyro_dp.diagnostics.plan.rehearsal import Rehearsal
+from numpyro_dp.diagnostics.plan.rehearsed_fit import _OwnGradients
+from numpyro_dp.diagnostics.plan.subject import Subject, subject
 from tests.diagnostics.test_plan import DIM, SHAPES, N, Sealed, channel
 from tests.models import logistic
 

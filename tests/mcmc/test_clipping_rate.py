@@ -130,7 +130,7 @@ def test_the_charge_is_one_gaussian_made_before_a_record_is_read(fixed, monkeypa
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("numpyro_dp.mcmc.clipping._centred_share", interrupted)
+    monkeypatch.setattr("numpyro_dp.diagnostics.clipping_rate._centred_share", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ndp.clipping_rate(KEY, fixed, X, noise_multiplier=10.0, accountant=accountant)
     (entry,) = accountant.entries
@@ -153,7 +153,7 @@ def test_a_budget_chooses_the_noise_and_a_ledger_refuses(fixed):
 
 
 def test_replace_one_doubles_the_shift(fixed, as_if_run, monkeypatch):
-    monkeypatch.setattr("numpyro_dp.mcmc.clipping._centred_share", lambda *given: 0.0)
+    monkeypatch.setattr("numpyro_dp.diagnostics.clipping_rate._centred_share", lambda *given: 0.0)
     run = as_if_run(accountant=ndp.Accountant(relation="replace_one"), **FIXED)
     replaced = ndp.clipping_rate(KEY, run, X, noise_multiplier=10.0).privacy
     removed = ndp.clipping_rate(KEY, fixed, X, noise_multiplier=5.0).privacy
@@ -214,7 +214,7 @@ def test_a_question_inside_a_transformation_is_refused(fixed):
 def test_the_power_that_a_budget_chose_is_the_one_that_is_judged(as_if_run, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "numpyro_dp.mcmc.clipping._centred_share",
+        "numpyro_dp.diagnostics.clipping_rate._centred_share",
         lambda mechanism, bound, *rest: seen.append(bound.plan.power) or 0.0,
     )
     run = as_if_run(likelihood_power=None, privacy=ndp.Budget(0.1, 1e-5), **FIXED)

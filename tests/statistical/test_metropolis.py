@@ -11,7 +11,7 @@ from numpyro.infer import MCMC, NUTS
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.accounting.events import BarkerBit, SelfComposedDpEvent
-from numpyro_dp.diagnostics.lower_bound import epsilon_from_counts
+from numpyro_dp.diagnostics.audit.lower_bound import epsilon_from_counts
 from numpyro_dp.mechanisms.accept.minibatch import PoissonBatch, weight_bound
 from numpyro_dp.mechanisms.accept.rules import Barker, Metropolis, NoisyBarker, Penalty, fine_grid
 from tests.models import logistic

@@ -10,7 +10,7 @@ from numpyro.infer.autoguide import AutoDelta
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
-from numpyro_dp.diagnostics.lower_bound import best_verdict
+from numpyro_dp.diagnostics.audit.lower_bound import best_verdict
 from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.mechanisms import private_sum as mechanism
 from numpyro_dp.svi.dpsvi.fit import Carry

@@ -16,9 +16,9 @@ from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Relation, check_relation, privacy_curve
-from numpyro_dp.diagnostics.likelihood_ratio import move_score
-from numpyro_dp.diagnostics.lower_bound import best_verdict, epsilon_from_counts
-from numpyro_dp.diagnostics.neighbours import Pair, check_null, take_apart
+from numpyro_dp.diagnostics.audit.likelihood_ratio import move_score
+from numpyro_dp.diagnostics.audit.lower_bound import best_verdict, epsilon_from_counts
+from numpyro_dp.diagnostics.audit.neighbours import Pair, check_null, take_apart
 from numpyro_dp.execution.keys import as_typed_keys, is_traced, seeded_key
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.sgmcmc.kernel import BoundGradientKernel

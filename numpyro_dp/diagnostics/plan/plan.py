@@ -12,12 +12,12 @@ import numpy as np
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
-from numpyro_dp.diagnostics.affordable import affordable
-from numpyro_dp.diagnostics.bias import SiteBias
-from numpyro_dp.diagnostics.channel import Channel
+from numpyro_dp.diagnostics.plan.affordable import affordable
+from numpyro_dp.diagnostics.plan.bias import SiteBias
+from numpyro_dp.diagnostics.plan.remedies import FINE, Fault, Findings, Verdict
+from numpyro_dp.diagnostics.plan.signal import Channel
+from numpyro_dp.diagnostics.plan.subject import Subject, subject
 from numpyro_dp.diagnostics.plots import axes_or_new
-from numpyro_dp.diagnostics.remedies import FINE, Fault, Findings, Verdict
-from numpyro_dp.diagnostics.subject import Subject, subject
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.svi import DPSVI
 

@@ -13,18 +13,18 @@ from jax import random
 
 from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.diagnostics.bias import Bias
-from numpyro_dp.diagnostics.channel import Channel
-from numpyro_dp.diagnostics.dress_rehearsal import DressRehearsal
-from numpyro_dp.diagnostics.made_up import (
+from numpyro_dp.diagnostics.plan.bias import Bias
+from numpyro_dp.diagnostics.plan.rehearsal import GuideGradient, Rehearsal
+from numpyro_dp.diagnostics.plan.rehearsed_fit import DressRehearsal
+from numpyro_dp.diagnostics.plan.signal import Channel
+from numpyro_dp.diagnostics.plan.steps import Steps
+from numpyro_dp.diagnostics.plan.synthetic_records import (
     LikelihoodGradient,
     MadeUp,
     Shares,
     made_up_gradients,
     spread_is_given,
 )
-from numpyro_dp.diagnostics.rehearsal import GuideGradient, Rehearsal
-from numpyro_dp.diagnostics.steps import Steps
 from numpyro_dp.estimators.perturbation import PerturbationEstimator
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.mcmc.sgmcmc.integrator import Integrator

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from numpyro_dp.diagnostics.bias import SiteBias
-from numpyro_dp.diagnostics.channel import Channel, Gains
-from numpyro_dp.diagnostics.steps import WIDENED, Steps
-from numpyro_dp.diagnostics.subject import Subject
+from numpyro_dp.diagnostics.plan.bias import SiteBias
+from numpyro_dp.diagnostics.plan.signal import Channel, Gains
+from numpyro_dp.diagnostics.plan.steps import WIDENED, Steps
+from numpyro_dp.diagnostics.plan.subject import Subject
 from numpyro_dp.mcmc.sgmcmc.relaxation import ENOUGH
 
 __all__ = ["CLUMPED_COUNTS", "FINE", "Fault", "Findings", "Verdict"]

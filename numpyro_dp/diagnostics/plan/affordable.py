@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from numpyro_dp.accounting import privacy_curve
-from numpyro_dp.diagnostics.subject import Subject
+from numpyro_dp.diagnostics.plan.subject import Subject
 
 __all__ = ["affordable"]
 

@@ -16,7 +16,7 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from numpyro_dp.diagnostics.neighbours import Pair
+from numpyro_dp.diagnostics.audit.neighbours import Pair
 from numpyro_dp.mcmc.sgmcmc.kernel import BoundGradientKernel
 
 __all__ = ["move_score"]

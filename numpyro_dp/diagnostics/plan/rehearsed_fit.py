@@ -17,8 +17,8 @@ import numpy as np
 from jax import random
 from jaxtyping import Array, Float
 
-from numpyro_dp.diagnostics.made_up import MadeUp
-from numpyro_dp.diagnostics.rehearsal import GuideGradient, Rehearsal
+from numpyro_dp.diagnostics.plan.rehearsal import GuideGradient, Rehearsal
+from numpyro_dp.diagnostics.plan.synthetic_records import MadeUp
 from numpyro_dp.svi.dpsvi.fit import Fit
 
 __all__ = ["DressRehearsal"]

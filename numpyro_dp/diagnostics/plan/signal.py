@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numpyro_dp.diagnostics.made_up import MadeUp
-from numpyro_dp.diagnostics.rehearsal import Rehearsal
+from numpyro_dp.diagnostics.plan.rehearsal import Rehearsal
+from numpyro_dp.diagnostics.plan.synthetic_records import MadeUp
 
 __all__ = ["Channel", "Gains"]
 

@@ -1,0 +1,1 @@
+"""Attacks on what was claimed: empirical lower bounds on ε."""

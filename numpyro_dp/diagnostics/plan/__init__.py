@@ -1,0 +1,1 @@
+"""What a run will cost and teach, from shapes alone: nothing private is read."""
