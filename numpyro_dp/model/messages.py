@@ -161,10 +161,12 @@ def _entry_for_each(structure: Any, layout: Layout) -> str | None:
     observed = structure.of_kind("observed")
     if not rows or not observed:
         return None
-    size = max(rows, key=rows.count)
     # Soft constraints on the latents are observed too, and need no plate.
     observed = [site for site in observed if site.uses_arrays] or observed
     around = [p for p in structure.plates if all(s.inside(p) for s in observed)]
+    # A table that is handed in on its side has another first axis than the plate.
+    plates = {structure.plates[p][0] for p in around} & set(rows)
+    size = max(plates or rows, key=lambda length: (rows.count(length), length))
     latents = [
         name
         for name, struct in structure.latents.items()

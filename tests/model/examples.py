@@ -479,7 +479,7 @@ def ar2_for_loop() -> Built:
     return model, (real(),), {}
 
 
-@refused_example("no plate encloses observed site")
+@refused_example("`s` have an entry for each of 24 records", "random walk")
 def stochastic_volatility() -> Built:
     def model(returns):
         step = numpyro.sample("sigma", dist.Exponential(50.0))
@@ -490,7 +490,7 @@ def stochastic_volatility() -> Built:
     return model, (real(),), {}
 
 
-@refused_example("no plate encloses observed site")
+@refused_example("`Y` is one joint event of 24 records", "Gaussian process")
 def gaussian_process() -> Built:
     def model(x, y):
         var = numpyro.sample("kernel_var", dist.LogNormal(0.0, 10.0))

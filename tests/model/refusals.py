@@ -214,7 +214,7 @@ def g_prior() -> Built:
     return model, (design(), real()), {}
 
 
-@refused("prior of latent site `f` depends on record argument", "`x`")
+@refused("`f` have an entry for each of 24 records", "Gaussian process", "public basis functions")
 def latent_gaussian_process() -> Built:
     def model(x, y):
         kernel = jnp.exp(-((x[:, None] - x) ** 2)) + 1e-3 * jnp.eye(x.shape[0])
@@ -225,7 +225,7 @@ def latent_gaussian_process() -> Built:
     return model, (real(), real()), {}
 
 
-@refused("no plate encloses observed site", "one slice per person")
+@refused("`y` is one joint event of 24 records", "Gaussian process", "hsgp")
 def marginal_gaussian_process() -> Built:
     def model(x, y):
         length = numpyro.sample("length", dist.LogNormal(0, 1))
@@ -247,7 +247,7 @@ def data_dependent_support() -> Built:
     return model, (real(),), {}
 
 
-@refused("prior of latent site `w` depends on record argument", "`weight`")
+@refused("`w` have an entry for each of 24 records", "public groups")
 def prior_scale_of_length_n() -> Built:
     def model(weight, y):
         with numpyro.plate("coefficients", N):
@@ -495,7 +495,7 @@ def autoregression_over_records() -> Built:
     return model, (real(),), {}
 
 
-@refused("not a sum over records", "row number")
+@refused("`a` have an entry for each of 24 records", "public groups")
 def latent_indexed_by_row() -> Built:
     def model(y):
         a = numpyro.sample("a", dist.Normal(0, 1).expand([N]).to_event(1))
