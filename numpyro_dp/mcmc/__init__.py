@@ -1,8 +1,7 @@
 """Private kernels and the driver that runs them."""
 
 from numpyro_dp.mcmc.driver import MCMC
-from numpyro_dp.mcmc.metropolis.kernel import DPFastMH
-from numpyro_dp.mcmc.metropolis.presets import DPBarkerMH, DPPenaltyMH
+from numpyro_dp.mcmc.metropolis.kernel import DPBarkerMH, DPFastMH, DPPenaltyMH
 from numpyro_dp.mcmc.metropolis.step import MetropolisState
 from numpyro_dp.mcmc.posterior.bounded import Grid
 from numpyro_dp.mcmc.posterior.conditional import UncheckedNUTS

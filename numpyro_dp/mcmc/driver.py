@@ -19,9 +19,8 @@ from numpyro_dp.accounting import Accountant, PrivacyReport, rounded_down, round
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.execution.account import require_chargeable
 from numpyro_dp.execution.keys import INSECURE, as_typed_keys, scrub, seeded_key
-from numpyro_dp.mcmc.devices import over_devices
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
-from numpyro_dp.mcmc.loop import collect
+from numpyro_dp.mcmc.loop import collect, over_devices
 from numpyro_dp.mcmc.progress import cents_up, epsilon_table, steps_behind
 from numpyro_dp.mcmc.report import (
     GIVEN_START,

@@ -15,12 +15,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro.util import nested_attrgetter
 
 from numpyro_dp.mcmc.kernel import BoundKernel, is_batched
 
-__all__ = ["collect"]
+
+def over_devices(num_chains: int) -> tuple[NamedSharding, NamedSharding]:
+    """Shardings that give each of ``num_chains`` devices one chain, and all of them everything."""
+    mesh = Mesh(np.array(jax.local_devices()[:num_chains]), ("chains",))
+    return NamedSharding(mesh, PartitionSpec("chains")), NamedSharding(mesh, PartitionSpec())
 
 
 def collect(

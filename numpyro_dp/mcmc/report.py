@@ -9,7 +9,7 @@ from numpyro_dp.accounting import Accountant, PrivacyReport
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.execution.keys import RANDOMNESS
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
-from numpyro_dp.mcmc.sgmcmc.notes import Note, in_one_line
+from numpyro_dp.mcmc.sgmcmc.integrator import Note, in_one_line
 from numpyro_dp.mcmc.sgmcmc.relaxation import RUN_AWAY, drawn_notes
 
 __all__ = ["GIVEN_START", "GIVEN_STATE", "Described", "describe", "statement"]

@@ -22,7 +22,7 @@ from numpyro_dp.accounting.events import (
     TotalVariation,
 )
 from numpyro_dp.mechanisms._checks import checked_shape, refuse_several_processes
-from numpyro_dp.mechanisms.block_sum import blockwise_sum
+from numpyro_dp.mechanisms.blocks import blockwise_sum
 from numpyro_dp.mechanisms.clip import integer_sum
 from numpyro_dp.mechanisms.lattice import Bound, Lattice, floor_noise
 from numpyro_dp.mechanisms.noise_schedule import bound_at, planned_lattice, taken

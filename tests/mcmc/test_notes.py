@@ -11,7 +11,7 @@ import pytest
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent
-from numpyro_dp.mcmc.sgmcmc.notes import in_one_line, raised_temperature
+from numpyro_dp.mcmc.sgmcmc.integrator import in_one_line, raised_temperature
 from numpyro_dp.mcmc.sgmcmc.relaxation import drawn_notes
 from numpyro_dp.model.private_model import PrivateModel
 

@@ -17,9 +17,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from numpyro_dp.mcmc.kernel import BoundKernel
-from numpyro_dp.mcmc.sgmcmc.integrator import BoundSumKernel, step_at
-from numpyro_dp.mcmc.sgmcmc.layout import shapes
-from numpyro_dp.mcmc.sgmcmc.notes import Note, raised_temperature
+from numpyro_dp.mcmc.sgmcmc.integrator import BoundSumKernel, Note, raised_temperature, step_at
+from numpyro_dp.mcmc.sgmcmc.kernel import shapes
 
 __all__ = [
     "ENOUGH",

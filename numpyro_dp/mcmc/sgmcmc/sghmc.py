@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from numpyro_dp.mcmc.sgmcmc.integrator import StepSize, step_at
+from numpyro_dp.mcmc.sgmcmc.integrator import Note, StepSize, raised_temperature, step_at
 from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
 from numpyro_dp.mcmc.sgmcmc.momentum import check_friction, kicked, overshot, relaxation_share
-from numpyro_dp.mcmc.sgmcmc.notes import Note, raised_temperature
 
 __all__ = ["DPSGHMC", "SGHMCState"]
 

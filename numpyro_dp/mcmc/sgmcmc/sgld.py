@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Float, Int
 
-from numpyro_dp.mcmc.sgmcmc.integrator import StepSize, step_at
+from numpyro_dp.mcmc.sgmcmc.integrator import Note, StepSize, raised_temperature, step_at
 from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
-from numpyro_dp.mcmc.sgmcmc.notes import Note, raised_temperature
 
 __all__ = ["DPSGLD", "SGLDState"]
 
