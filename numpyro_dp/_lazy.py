@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-__all__ = ["on_first_use"]
-
 
 def on_first_use(
     module: str, home: Mapping[str, str], *also: str

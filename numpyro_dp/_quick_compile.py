@@ -14,8 +14,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["known_flags", "known_options", "quickly_compiled"]
-
 Options = dict[str, str | bool]
 
 _WANTED: Options = {

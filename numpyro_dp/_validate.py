@@ -6,20 +6,6 @@ from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
 
-__all__ = [
-    "finite_float",
-    "nonnegative",
-    "one_line",
-    "own_numbers",
-    "positive",
-    "positive_int",
-    "positive_or_infinite",
-    "probability",
-    "python_number",
-    "rate",
-    "shown",
-]
-
 
 def shown(value: object) -> str:
     """What a message may say of an argument: records put in a wrong place must not be printed."""

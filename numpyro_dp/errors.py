@@ -1,7 +1,5 @@
 """Errors that a user of numpyro_dp can meet and catch."""
 
-__all__ = ["BudgetExceededError", "LedgerError", "UnsupportedModelError"]
-
 
 class UnsupportedModelError(ValueError):
     """The model cannot be split into a prior and one independent term per record.

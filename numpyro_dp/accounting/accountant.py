@@ -27,8 +27,6 @@ from numpyro_dp.accounting.relation import Relation, check_relation
 from numpyro_dp.accounting.spending import SpendingReport, SpendingRow
 from numpyro_dp.errors import BudgetExceededError, LedgerError
 
-__all__ = ["Accountant", "ChargePlan"]
-
 _LONGEST_LABEL, _LONGEST_CONDITION = 200, 2000
 
 

@@ -31,18 +31,6 @@ from numpyro_dp.accounting.calibrate import gaussian_shift
 from numpyro_dp.accounting.curve import PrivacyCurve
 from numpyro_dp.accounting.pld.composition import Composition
 
-__all__ = [
-    "Counted",
-    "Rooms",
-    "admits",
-    "charged",
-    "counted",
-    "gaussian_room",
-    "holds_distance",
-    "is_pure",
-    "rooms",
-]
-
 # Parts of the δ that the first entry leaves: for what later entries may exceed their Gaussians,
 # and for their total variation. They are fixed here: chosen after a look, they would prove nothing.
 _SLACK, _DISTANCES = 0.1, 0.02

@@ -19,8 +19,6 @@ from numpyro_dp.accounting.events import (
 from numpyro_dp.accounting.relation import Relation
 from numpyro_dp.accounting.rounding import rounded_down, rounded_up
 
-__all__ = ["Curves", "largest_left", "refusal", "steps_that_fit"]
-
 Curves = tuple[PrivacyCurve, ...]
 
 _PRECISION = 3e-4

@@ -24,8 +24,6 @@ from numpyro_dp.accounting.events import (
 )
 from numpyro_dp.accounting.rounding import rounded_up
 
-__all__ = ["BayesianAccountant", "TypicalCost"]
-
 _ORDERS = (*range(2, 65), 80, 96, 128, 160, 192, 256)
 _LEVELS = 200
 

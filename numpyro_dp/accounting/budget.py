@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from numpyro_dp._validate import finite_float, positive
 
-__all__ = ["DEFAULT_DELTA", "Budget"]
-
 # The δ of a report when neither a budget nor the caller names one.
 DEFAULT_DELTA = 1e-6
 

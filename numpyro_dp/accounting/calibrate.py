@@ -12,8 +12,6 @@ from numpyro_dp.accounting.pld.composition import gaussian_delta
 from numpyro_dp.accounting.pld.grid import loss_variance
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 
-__all__ = ["calibrate", "gaussian_shift", "largest"]
-
 _LARGEST = 1e9
 _PRECISION = 5e-4
 _Point = tuple[float, float]

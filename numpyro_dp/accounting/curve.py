@@ -33,8 +33,6 @@ from numpyro_dp.accounting.pld.composition import Composition, within_reach
 from numpyro_dp.accounting.pld.grid import Step
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 
-__all__ = ["Parts", "PrivacyCurve", "handles", "parts", "privacy_curve"]
-
 # Once δ is read off chords, rounding of the last digits must not point downwards.
 _UP = 1 + 1e-12
 

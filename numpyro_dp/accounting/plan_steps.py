@@ -22,8 +22,6 @@ from numpyro_dp.accounting.events import (
     to_json,
 )
 
-__all__ = ["Steps", "left_over", "steps_of"]
-
 
 class Steps(NamedTuple):
     """Releases by kind, with counts, and the total variation beside them; both exact."""

@@ -4,8 +4,6 @@ from typing import Literal, get_args
 
 from numpyro_dp._validate import shown
 
-__all__ = ["RELATIONS", "Relation", "check_relation", "relation_text", "sensitivity"]
-
 Relation = Literal["zero_out", "replace_one", "add_remove"]
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 

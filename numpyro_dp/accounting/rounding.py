@@ -2,8 +2,6 @@
 
 import math
 
-__all__ = ["rounded_down", "rounded_up"]
-
 
 def rounded_up(value: float, digits: int = 4) -> str:
     """Return ``value`` with ``digits`` significant digits, never less than it is; ∞ for inf.

@@ -7,8 +7,6 @@ from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.relation import Relation, relation_text
 from numpyro_dp.accounting.rounding import rounded_down, rounded_up
 
-__all__ = ["SpendingReport", "SpendingRow", "guarantee", "printable", "spent_lines"]
-
 
 @dataclass(frozen=True)
 class SpendingRow:

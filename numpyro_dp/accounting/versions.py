@@ -3,8 +3,6 @@
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["versions"]
-
 _PACKAGES = ("numpyro-dp", "dp-accounting", "numpy", "scipy", "jax", "numpyro")
 
 

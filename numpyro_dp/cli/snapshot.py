@@ -19,8 +19,6 @@ from numpyro_dp.accounting.ledger.book import Book
 from numpyro_dp.accounting.ledger.file import FileLedger
 from numpyro_dp.errors import LedgerError
 
-__all__ = ["DELTAS", "Snapshot"]
-
 DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 
 

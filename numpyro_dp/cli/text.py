@@ -9,8 +9,6 @@ from numpyro_dp.accounting.events import describe, to_json
 from numpyro_dp.accounting.spending import printable, spent_lines
 from numpyro_dp.cli.snapshot import DELTAS, Snapshot
 
-__all__ = ["export", "show", "verify"]
-
 _WIDTH = 80
 _NAME = 15
 _SCHEMA = "numpyro_dp.Ledger/1"

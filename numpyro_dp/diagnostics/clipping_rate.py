@@ -29,8 +29,6 @@ from numpyro_dp.mcmc.progress import steps_behind
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel, private_model
 
-__all__ = ["ClippingRate", "clipping_rate"]
-
 # A bound that holds with equality is not exceeded by what float32 makes of it.
 _SLACK = 1e-3
 _ROUNDINGS = 8

@@ -21,8 +21,6 @@ from numpyro_dp.svi import DPSVIRunResult
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["from_numpyro"]
-
 # Arrays by group and site, and the attributes of every group.
 _Groups = tuple[dict[str, Any], dict[str, Any]]
 

@@ -21,8 +21,6 @@ from numpyro_dp.execution.facts import arithmetic
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.mechanisms import PrivateSum
 
-__all__ = ["MissingCount", "count_missing"]
-
 
 class MissingCount(NamedTuple):
     """How many records hold a missing value.

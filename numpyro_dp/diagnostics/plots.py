@@ -24,8 +24,6 @@ from numpyro_dp.accounting.events import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["axes_or_new", "plot_budget", "plot_epsilon_by_step", "plot_privacy_curve"]
-
 _POINTS = 24
 
 

@@ -16,8 +16,6 @@ from scipy.stats import gamma
 
 from numpyro_dp.mechanisms.random import word_pairs
 
-__all__ = ["GammaNorm", "Gaussian", "Tilt", "TiltBounds"]
-
 # Relative error of a quantile, a hundred times what scipy documents.
 _QUANTILE = 2.0**-42
 # Below this, 128 bits of a uniform number no longer determine its logarithm so precisely.

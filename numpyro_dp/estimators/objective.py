@@ -19,9 +19,8 @@ from numpyro_dp.estimators.noise import GammaNorm, Gaussian
 from numpyro_dp.estimators.perturbation import PerturbationEstimator, Plan
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.estimators.release import LatticeOutput
-from numpyro_dp.families.glm import GaussianPrior, Loss
-
-__all__ = ["ObjectivePerturbation"]
+from numpyro_dp.families.glm import GaussianPrior
+from numpyro_dp.families.losses import Loss
 
 # The noise on the result costs a tenth of the shift that the linear term costs: half a per cent
 # of the noise, since shifts compose as squares.

@@ -16,9 +16,8 @@ from numpyro_dp.accounting.events import (
 from numpyro_dp.estimators.perturbation import PerturbationEstimator, Plan
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.estimators.release import LatticeOutput
-from numpyro_dp.families.glm import GaussianPrior, Loss
-
-__all__ = ["OutputPerturbation"]
+from numpyro_dp.families.glm import GaussianPrior
+from numpyro_dp.families.losses import Loss
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -31,18 +31,10 @@ from numpyro_dp.estimators.solver import (
 from numpyro_dp.execution.account import Account, require_chargeable
 from numpyro_dp.execution.arguments import check_noise
 from numpyro_dp.execution.keys import as_typed_keys
-from numpyro_dp.families.glm import (
-    GLM,
-    GaussianPrior,
-    Loss,
-    Row,
-    flat_position,
-    gaussian_prior,
-    recognise,
-)
+from numpyro_dp.families.glm import GLM, GaussianPrior, gaussian_prior, recognise
+from numpyro_dp.families.losses import Loss, Row
+from numpyro_dp.families.predictor import flat_position
 from numpyro_dp.model.private_model import PrivateModel, private_model
-
-__all__ = ["PerturbationEstimator", "Plan"]
 
 _ARITHMETIC = (
     "float64 on the host with every rounding bounded and counted into the gradient tolerance; "

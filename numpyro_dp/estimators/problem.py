@@ -8,9 +8,8 @@ import jax
 import numpy as np
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.families.glm import GLM, Loss, gaussian_prior
-
-__all__ = ["LARGEST_OFFSET", "Problem", "problem"]
+from numpyro_dp.families.glm import GLM, gaussian_prior
+from numpyro_dp.families.losses import Loss
 
 LARGEST_OFFSET = 30.0
 """Offsets of a predictor are cut to this size: on the scale of log odds and log rates it is nothing

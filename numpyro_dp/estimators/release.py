@@ -16,8 +16,6 @@ from jaxtyping import Array, Float, Int32, Key
 from numpyro_dp.mechanisms.lattice import Lattice, floor_noise
 from numpyro_dp.mechanisms.random import word_pairs
 
-__all__ = ["LatticeOutput"]
-
 # The finest that two table draws allow: the rounding of the vector then drowns in the noise.
 _SD, _SPAN, _COARSE = 1 << 12, 8, 1 << 9
 _UNITS = _SD * math.hypot(1, _COARSE)

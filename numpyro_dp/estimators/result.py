@@ -11,8 +11,6 @@ from jaxtyping import Array
 
 from numpyro_dp.accounting import PrivacyReport
 
-__all__ = ["EstimatorResult"]
-
 
 @dataclass(frozen=True)
 class EstimatorResult:

@@ -32,16 +32,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from numpyro_dp.estimators.problem import Problem
-from numpyro_dp.families.glm import Loss, Row
-
-__all__ = [
-    "Design",
-    "arithmetic_tolerance",
-    "design",
-    "gradient_norm_after",
-    "minimise",
-    "num_iterations",
-]
+from numpyro_dp.families.losses import Loss, Row
 
 _UNIT = 2.0**-53
 _BLOCK = 256

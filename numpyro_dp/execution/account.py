@@ -14,8 +14,6 @@ from numpyro_dp.execution.keys import INSECURE, RANDOMNESS, is_traced, seeded_ke
 from numpyro_dp.mechanisms._checks import refuse_several_processes
 from numpyro_dp.mechanisms.random import os_key
 
-__all__ = ["Account", "Charge", "require_chargeable"]
-
 
 def require_chargeable(called: str, *inputs: Any) -> None:
     """Refuse a call that one charge would not cover: under a trace, or in several processes.

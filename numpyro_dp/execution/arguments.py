@@ -13,16 +13,6 @@ import numpy as np
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget
 
-__all__ = [
-    "check_batches",
-    "check_noise",
-    "check_noise_and_clip",
-    "check_private_size",
-    "expected_rate",
-    "given_noise",
-    "require_numbers",
-]
-
 
 def check_noise(privacy: Budget | None, noise_multiplier: object) -> None:
     """Refuse both or neither of a budget and a noise multiplier."""

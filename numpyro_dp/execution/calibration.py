@@ -12,8 +12,6 @@ from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 
-__all__ = ["least_noise", "planned_sum"]
-
 Plan = TypeVar("Plan")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 
-__all__ = ["arithmetic", "sampler"]
-
 _LATTICE = (
     "integer record contributions, exact integer sum, floored Gaussian noise from an exact table "
     "on the same integers"

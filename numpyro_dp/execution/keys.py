@@ -13,8 +13,6 @@ from jax.core import Tracer
 
 from numpyro_dp.mechanisms.random import CHACHA20, scrubbed
 
-__all__ = ["INSECURE", "RANDOMNESS", "as_typed_keys", "is_traced", "scrub", "seeded_key"]
-
 INSECURE = (
     "the caller's key, of which the noise is a function (secure=False), is secret, random and used "
     "once"

@@ -12,8 +12,6 @@ import tqdm.auto
 from numpyro_dp.accounting import Relation, privacy_curve, rounded_up
 from numpyro_dp.accounting.events import DpEvent
 
-__all__ = ["steps_bar"]
-
 _EPSILON_POINTS = 20
 
 

@@ -20,25 +20,12 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.losses import Loss, Row, bounded_loss
 from numpyro_dp.families.predictor import (
     OutcomeParts,
-    constant_slopes,
     dissect,
     flat_position,
     record_likelihood,
 )
 from numpyro_dp.families.prior import prior_message, prior_terms
 from numpyro_dp.model.private_model import PrivateModel
-
-__all__ = [
-    "GLM",
-    "GaussianPrior",
-    "Loss",
-    "Row",
-    "constant_slopes",
-    "flat_position",
-    "gaussian_prior",
-    "prior_curvature",
-    "recognise",
-]
 
 _POINTS = 16
 _TOLERANCE = 1e-3

@@ -11,8 +11,6 @@ from jaxtyping import Array, ArrayLike, Float
 from numpyro.distributions import constraints
 from numpyro.distributions.util import promote_shapes, validate_sample
 
-__all__ = ["HuberHinge", "huber_hinge"]
-
 
 def huber_hinge(margin: ArrayLike, width: ArrayLike) -> Array:
     """Hinge loss with its corner rounded over ``1 ± width``: slope in [−1, 0], convex."""

@@ -14,8 +14,6 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.structure import explained
 
-__all__ = ["require_apart"]
-
 _ROWS, _TRIES, _BELOW = 3, 4, 10
 _CLOSE = 1e-5
 

@@ -12,8 +12,6 @@ from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.hinge import huber_hinge
 
-__all__ = ["Loss", "Row", "bounded_loss"]
-
 
 class Row(NamedTuple):
     """What a generalised linear model knows of one record; a leading axis stands for several.

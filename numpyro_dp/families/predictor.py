@@ -25,16 +25,6 @@ from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.programs import require_no_closure
 from numpyro_dp.model.structure import explained, key_struct, quoted
 
-__all__ = [
-    "FITS",
-    "Anatomy",
-    "OutcomeParts",
-    "constant_slopes",
-    "dissect",
-    "flat_position",
-    "record_likelihood",
-]
-
 FITS = "DPSGLD and DPSVI, which clip every record's gradient, fit any model"
 _RESHAPES = ("reshape", "broadcast_in_dim", "squeeze", "convert_element_type", "copy")
 _CALLS = ("jit", "pjit")

@@ -13,8 +13,6 @@ from numpyro_dp.model.plates import in_plate, run_whole, site_log_prob
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.structure import explained, key_struct
 
-__all__ = ["prior_message", "prior_terms"]
-
 
 def prior_terms(wall: PrivateModel) -> Callable[[Any], dict[str, Any]]:
     """Log prior of each site outside the plate at a flat position, every one quadratic in it.

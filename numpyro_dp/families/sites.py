@@ -23,19 +23,6 @@ from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.programs import Labelled, require_no_closure
 from numpyro_dp.model.structure import explained, key_struct, quoted
 
-__all__ = [
-    "CLOSE",
-    "FITS",
-    "Prior",
-    "Root",
-    "Told",
-    "find_sites",
-    "hear",
-    "labels",
-    "read_priors",
-    "root_of",
-]
-
 FITS = (
     "`PolyaGammaGuide` takes Bernoulli, binomial and negative binomial outcomes of linear logits, "
     "`DPSVI` any model"

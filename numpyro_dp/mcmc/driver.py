@@ -34,8 +34,6 @@ from numpyro_dp.mcmc.setup import readied
 from numpyro_dp.mcmc.start import first_positions
 from numpyro_dp.mechanisms import os_key
 
-__all__ = ["MCMC"]
-
 _BAR_UPDATES = 50
 
 

@@ -25,8 +25,6 @@ from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc import plain
 from numpyro_dp.model.private_model import PrivateModel
 
-__all__ = ["BoundKernel", "PrivateKernel", "RunFacts"]
-
 
 @dataclass(frozen=True)
 class RunFacts:

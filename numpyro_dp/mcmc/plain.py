@@ -28,8 +28,6 @@ from numpyro_dp.model.redaction import unnumbered
 if TYPE_CHECKING:
     from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 
-__all__ = ["MeteredState", "begin", "bound_for", "proceed"]
-
 _DIGEST_WORDS = 4
 
 

@@ -12,8 +12,6 @@ from numpyro_dp.accounting import Relation, privacy_curve
 from numpyro_dp.accounting.events import ComposedDpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel
 
-__all__ = ["cents_up", "epsilon_table", "steps_behind"]
-
 _EPSILON_POINTS = 20
 # Far enough from where a 32-bit counter wraps for any run to finish.
 _LAST_STEP = 1 << 30

@@ -12,8 +12,6 @@ from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
 from numpyro_dp.mcmc.sgmcmc.integrator import Note, in_one_line
 from numpyro_dp.mcmc.sgmcmc.relaxation import RUN_AWAY, drawn_notes
 
-__all__ = ["GIVEN_START", "GIVEN_STATE", "Described", "describe", "statement"]
-
 GIVEN_START = "the initial positions given as init_params"
 GIVEN_STATE = (
     "the state given as post_warmup_state, which this object did not compute: what it cost is not "

@@ -8,8 +8,6 @@ from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mcmc.progress import steps_behind
 
-__all__ = ["Reserved"]
-
 
 class Reserved(NamedTuple):
     """What :meth:`numpyro_dp.MCMC.warmup` charged for the samples that it announces.

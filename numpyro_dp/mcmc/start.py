@@ -15,8 +15,6 @@ from numpyro_dp.model.private_model import PrivateModel
 if TYPE_CHECKING:
     from numpyro_dp.mcmc.kernel import BoundKernel
 
-__all__ = ["first_positions", "starting_positions"]
-
 # Close to the middle of every prior: a private run has few steps to spend on the way to the mode.
 _NEAR_ZERO = init_to_uniform(radius=0.1)
 

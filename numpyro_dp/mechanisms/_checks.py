@@ -6,8 +6,6 @@ import jax
 
 from numpyro_dp import _validate
 
-__all__ = ["checked_noise", "checked_shape", "refuse_several_processes"]
-
 _CLIP_NORMS = 2.0**-40, 2.0**40
 
 

@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32, UInt32
 
-__all__ = ["TOTAL_BITS", "AliasTable", "build", "draw"]
-
 TOTAL_BITS = 63
 _INDEX_AND_LOW_BITS = 31
 

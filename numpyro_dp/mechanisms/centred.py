@@ -16,8 +16,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-__all__ = ["centre", "centred_clip"]
-
 _STEPS = 30
 _TINY = 1e-12
 

@@ -12,8 +12,6 @@ from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from numpyro_dp.mechanisms.lattice import EXACT_FLOAT32, Bound, Lattice
 
-__all__ = ["Contributions", "contributions", "integer_sum"]
-
 # 2^32 over the golden ratio: consecutive rows get well-spread offsets.
 _GOLDEN = 2_654_435_769
 _UNDERFLOW = 1e-30

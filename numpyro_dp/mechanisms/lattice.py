@@ -18,16 +18,6 @@ from jaxtyping import Array, Float32, Int32, UInt32
 
 from numpyro_dp.mechanisms import alias
 
-__all__ = [
-    "EXACT_FLOAT32",
-    "Bound",
-    "Lattice",
-    "choose_lattice",
-    "floor_noise",
-    "noise_table",
-    "with_noise",
-]
-
 # Float32 holds every integer below this, so sums of non-negative integers compare exactly with it.
 EXACT_FLOAT32 = 1 << 24
 _LARGEST_RADIUS = 1 << 15

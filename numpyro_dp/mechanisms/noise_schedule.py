@@ -10,8 +10,6 @@ from jaxtyping import Array, Int32
 from numpyro_dp.mechanisms._checks import checked_noise
 from numpyro_dp.mechanisms.lattice import Bound, Lattice, choose_lattice, with_noise
 
-__all__ = ["bound_at", "planned_lattice", "taken"]
-
 
 def planned_lattice(
     levels: Sequence[float],

@@ -4,8 +4,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, UInt32
 
-__all__ = ["once"]
-
 
 def once(value: Array, word: UInt32[Array, ""]) -> Array:
     """``value``, unchanged, which no compiler evaluates again for each reader.

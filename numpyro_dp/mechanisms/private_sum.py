@@ -29,8 +29,6 @@ from numpyro_dp.mechanisms.noise_schedule import bound_at, planned_lattice, take
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import PoissonSampler
 
-__all__ = ["PrivateSum"]
-
 # Of a vector of shape (dim,), or of what a derived class adds in its place.
 RecordVector = Callable[[list[Array]], Any]
 Words = tuple[UInt32[Array, " _"], UInt32[Array, " _"]]

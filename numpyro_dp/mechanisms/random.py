@@ -16,8 +16,6 @@ from jax import lax, random
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Key, UInt32
 
-__all__ = ["CHACHA20", "os_key", "scrubbed", "word_pairs"]
-
 _KEY_WORDS = 8
 _BLOCK_WORDS = 16
 _DOUBLE_ROUNDS = 10

@@ -14,8 +14,6 @@ from jaxtyping import Array, Bool, Float, Int32
 from numpyro_dp.mechanisms.clip import contributions
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 
-__all__ = ["SparsePrivateSum", "Touched"]
-
 
 class Touched(NamedTuple):
     """One record's vector: the rows it touches of a table, and what it adds to them.

@@ -17,8 +17,6 @@ from scipy.stats import binom
 
 from numpyro_dp.mechanisms import alias
 
-__all__ = ["GapTables", "PoissonSampler", "gap_tables", "nearest_weights"]
-
 _BITS = 192
 _TABLE_BITS = 14
 _SKIP_ODDS = 9

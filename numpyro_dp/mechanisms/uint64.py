@@ -7,8 +7,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
-__all__ = ["Word64", "add", "high_product", "scaled"]
-
 
 class Word64(NamedTuple):
     """``high · 2^32 + low``."""

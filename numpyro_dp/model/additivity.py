@@ -21,8 +21,6 @@ from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import explained, key_struct, quoted
 from numpyro_dp.model.synthetic import DUMMIES, made_up_rows, moved
 
-__all__ = ["Subject", "require_additive"]
-
 # Narrow and wide positions in turn; a model is most often finite at one of them.
 _SIZES = (0.5, 0.1, 2.5)
 _TRIES = 21

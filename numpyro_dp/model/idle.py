@@ -14,8 +14,6 @@ from numpyro_dp.model.plates import run_whole, site_log_prob
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import Structure, explained, key_struct
 
-__all__ = ["without_idle_params"]
-
 
 def without_idle_params(
     structure: Structure, model: Callable[..., Any], layout: Layout, strategy: Callable[..., Any]

@@ -17,8 +17,6 @@ from numpyro_dp.model.programs import require_no_closure
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import Structure, explained, quoted
 
-__all__ = ["draw_position", "initial_program"]
-
 _TRIES = 100
 _JITTER = 1e-4
 

@@ -14,16 +14,6 @@ from jax.core import eval_jaxpr
 from jax.extend import core as jax_core
 from jax.interpreters import partial_eval
 
-__all__ = [
-    "Program",
-    "Pruned",
-    "constants",
-    "fingerprint",
-    "primitives",
-    "prune",
-    "trace_program",
-]
-
 
 class Program(NamedTuple):
     """A function traced without values: its jaxpr and the shapes of what it returns."""

@@ -14,15 +14,6 @@ import jax.numpy as jnp
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.records import Layout
 
-__all__ = [
-    "Shapes",
-    "looks_at_values",
-    "misfits",
-    "require_outcomes_fit",
-    "site_shapes",
-    "with_causes",
-]
-
 _BOOLEAN = (
     "a Boolean mask picks records by their values: keep every row, put a number where one is "
     "missing, as in `jnp.where(ok, y, 0)`, and leave these terms out with "

@@ -19,18 +19,6 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 
-__all__ = [
-    "GuidedRowRun",
-    "RowRun",
-    "WholePlates",
-    "in_plate",
-    "row_axis",
-    "row_sites",
-    "run_whole",
-    "site_log_prob",
-    "subsampling_message",
-]
-
 Model = Callable[..., Any]
 Trace = Mapping[str, dict[str, Any]]
 

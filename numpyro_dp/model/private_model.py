@@ -26,8 +26,6 @@ from numpyro_dp.model.split import Parts, Spec, check_additive, split
 from numpyro_dp.model.structure import quoted
 from numpyro_dp.model.synthetic import dummy_records
 
-__all__ = ["PrivateModel", "private_model"]
-
 Model = Callable[..., Any]
 Position = Mapping[str, Any]
 

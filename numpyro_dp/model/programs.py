@@ -21,17 +21,6 @@ from numpyro_dp.model.plates import RowRun, in_plate, run_whole, site_log_prob
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import Structure, explained, key_struct, quoted
 
-__all__ = [
-    "GlobalPrograms",
-    "Labelled",
-    "global_programs",
-    "require_no_closure",
-    "require_one_record",
-    "require_own_curvature",
-    "require_own_gradient",
-    "rows_program",
-]
-
 _RANDOM = "random numbers or a latent of the private plate"
 
 

@@ -20,8 +20,6 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 
-__all__ = ["ArrayLeaf", "FixedLeaf", "Layout", "Public", "as_records", "public", "read_arguments"]
-
 _NUMBERS = (bool, int, float)
 # So many arrays in a list are rows of one; and so many entries may be records whose number nobody
 # may look at.

@@ -6,8 +6,6 @@ from typing import Any, TypeVar
 
 from numpyro_dp.errors import BudgetExceededError, LedgerError, UnsupportedModelError
 
-__all__ = ["unnumbered"]
-
 T = TypeVar("T")
 
 

@@ -32,8 +32,6 @@ from numpyro_dp.model.structure import (
     require_supported_sites,
 )
 
-__all__ = ["Parts", "Spec", "check_additive", "split"]
-
 Model = Callable[..., Any]
 
 

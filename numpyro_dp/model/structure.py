@@ -27,19 +27,6 @@ from numpyro_dp.model.messages import (
 from numpyro_dp.model.plates import run_whole, site_log_prob, subsampling_message
 from numpyro_dp.model.records import Layout
 
-__all__ = [
-    "Site",
-    "Structure",
-    "choose_plate",
-    "enumeration_dim",
-    "explained",
-    "key_struct",
-    "quoted",
-    "read_structure",
-    "require_private_size",
-    "require_supported_sites",
-]
-
 _QUOTABLE = tuple(str(Path(file).parent) for file in (jax.__file__, numpyro.__file__, __file__))
 _LIBRARIES = (*_QUOTABLE, str(Path(np.__file__).parent))
 _VALUE_ERRORS = (

@@ -11,8 +11,6 @@ from jaxtyping import Array
 
 from numpyro_dp.model.records import Layout
 
-__all__ = ["DUMMIES", "dummy_records", "made_up_rows", "moved"]
-
 DUMMIES = 3
 # What a row's columns are moved by, many at once where there are many.
 _MOVES = (0.05, 40.0, -1e3, 1e5)

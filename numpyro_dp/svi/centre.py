@@ -22,8 +22,6 @@ from numpyro_dp.execution.facts import arithmetic
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.mechanisms import PrivateSum
 
-__all__ = ["CentredInputs", "PrivateCentre"]
-
 
 class CentredInputs(NamedTuple):
     """Inputs with a released shift subtracted.

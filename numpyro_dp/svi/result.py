@@ -13,8 +13,6 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.model.guided.model import VariationalModel
 
-__all__ = ["DPSVIRunResult"]
-
 
 class DPSVIRunResult(SVIRunResult):
     """Parameters of a private run; unpacks like NumPyro's ``SVIRunResult``.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numpyro_dp as ndp
-from numpyro_dp.mcmc.sgmcmc.kernel import BoundGradientKernel
+from numpyro_dp.mcmc.sgmcmc.integrator import BoundGradientKernel
 from numpyro_dp.mechanisms.subsample import PoissonSampler
 from tests.contract.kernels import make
 from tests.contract.test_mutations import bound

@@ -15,7 +15,7 @@ from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.estimators import ObjectivePerturbation, OutputPerturbation
 from numpyro_dp.estimators.perturbation import _rows, _solve_and_release
 from numpyro_dp.estimators.solver import design, minimise
-from numpyro_dp.families.glm import Row
+from numpyro_dp.families.losses import Row
 from numpyro_dp.mechanisms import CHACHA20
 from tests.estimators.cases import planned
 

@@ -15,7 +15,7 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from numpyro_dp.execution.keys import seeded_key
-from numpyro_dp.families.glm import Loss, Row
+from numpyro_dp.families.losses import Loss, Row
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.svi.guides.polya_gamma import algebra as maths
 

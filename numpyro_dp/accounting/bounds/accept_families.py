@@ -15,9 +15,6 @@ from scipy.special import erfcx, expit, gammaln, log_expit, log_ndtr, logsumexp,
 from numpyro_dp.accounting.bounds.binary import Family
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
-__all__ = ["batch_family", "last_count", "noisy_barker_family", "penalty_family", "penalty_tail"]
-
-
 # Log ratios that matter: outside, one outcome is rarer than e^−_FAR.
 _FAR = 100.0
 _CORE = 9.0

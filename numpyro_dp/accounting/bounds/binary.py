@@ -38,9 +38,6 @@ import numpy as np
 from numpyro_dp.accounting.pld.profiles import FARTHEST
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
-__all__ = ["BLOCK", "Family", "block_deltas", "family_delta", "family_renyi", "ranged_family"]
-
-
 # Steps to a block: one block costs about a third of a step more than its share of the truth.
 BLOCK = 16
 _POINTS_A_DEVIATION = 8

@@ -29,8 +29,6 @@ from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
-__all__ = ["BatchBit", "NoisyBarker", "Penalty", "PureLoss", "Ranged"]
-
 _PIECES = 256
 _FINEST, _FINE, _COARSE = 5e-4, 8e-3, 4e-2
 # Losses beyond this are left to closed forms: chances of the rarer outcome lose their digits.

@@ -18,8 +18,6 @@ from scipy.special import log_ndtr, ndtr
 from numpyro_dp.accounting.pld.composition import Composition
 from numpyro_dp.accounting.pld.renyi import Array
 
-__all__ = ["least_shift"]
-
 _DOWN, _UP = 1 - 1e-9, 1 + 1e-9
 # ε's at which both curves are computed, closer together near 0.
 _POINTS = 600

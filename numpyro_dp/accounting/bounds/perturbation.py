@@ -10,8 +10,6 @@ from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
-__all__ = ["HalfNormalLoss"]
-
 
 @dataclass(frozen=True)
 class HalfNormalLoss(Bound):

@@ -22,8 +22,6 @@ from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
-__all__ = ["SmoothBit"]
-
 _CELLS = 4000
 # Beyond these the chance is below 1e-21, and counted in full.
 _SIDE, _TAIL = 9.8, 1e-22

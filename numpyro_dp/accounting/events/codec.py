@@ -18,57 +18,10 @@ from dp_accounting.dp_event import (
     NoOpDpEvent,
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
-    ZCDpEvent,
 )
 
 from numpyro_dp._validate import finite_float, shown
 from numpyro_dp.accounting.events.describe import WORDS, number
-from numpyro_dp.accounting.events.perturbation import (
-    ObjectivePerturbationRelease,
-    OutputPerturbationRelease,
-    PureObjectivePerturbationRelease,
-)
-from numpyro_dp.accounting.events.sampling import (
-    BarkerBit,
-    DirectionalBarkerBit,
-    LangevinLastIterate,
-    LogConcaveDraw,
-    MinibatchBit,
-    MultiCandidateBit,
-    NoisyBarkerBit,
-    PenaltyBit,
-    PosteriorDraw,
-    SmoothBarkerBit,
-)
-
-__all__ = [
-    "BarkerBit",
-    "ComposedDpEvent",
-    "DirectionalBarkerBit",
-    "DpEvent",
-    "GaussianDpEvent",
-    "LangevinLastIterate",
-    "LogConcaveDraw",
-    "MinibatchBit",
-    "MultiCandidateBit",
-    "NoOpDpEvent",
-    "NoisyBarkerBit",
-    "NonPrivateDpEvent",
-    "ObjectivePerturbationRelease",
-    "OutputPerturbationRelease",
-    "PenaltyBit",
-    "PoissonSampledDpEvent",
-    "PosteriorDraw",
-    "PureObjectivePerturbationRelease",
-    "SelfComposedDpEvent",
-    "SmoothBarkerBit",
-    "TotalVariation",
-    "ZCDpEvent",
-    "describe",
-    "from_json",
-    "register",
-    "to_json",
-]
 
 
 def _distance(_instance: object, _attribute: object, value: object) -> None:

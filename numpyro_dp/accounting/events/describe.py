@@ -23,8 +23,6 @@ from numpyro_dp.accounting.events.sampling import (
     SmoothBarkerBit,
 )
 
-__all__ = ["WORDS", "number"]
-
 
 def number(value: float) -> str:
     """Return a number as reports print it."""

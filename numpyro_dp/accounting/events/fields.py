@@ -9,8 +9,6 @@ import attr
 
 from numpyro_dp._validate import nonnegative, positive, positive_int
 
-__all__ = ["COUNT", "NONNEGATIVE", "POSITIVE", "event", "plain"]
-
 event = attr.s(frozen=True, slots=True, auto_attribs=True)
 
 

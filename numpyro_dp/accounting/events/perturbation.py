@@ -5,12 +5,6 @@ from dp_accounting.dp_event import DpEvent
 
 from numpyro_dp.accounting.events.fields import NONNEGATIVE, POSITIVE, event, plain
 
-__all__ = [
-    "ObjectivePerturbationRelease",
-    "OutputPerturbationRelease",
-    "PureObjectivePerturbationRelease",
-]
-
 
 @event
 class OutputPerturbationRelease(DpEvent):

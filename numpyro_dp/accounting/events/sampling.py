@@ -11,20 +11,6 @@ from dp_accounting.dp_event import DpEvent
 from numpyro_dp._validate import python_number, shown
 from numpyro_dp.accounting.events.fields import COUNT, NONNEGATIVE, POSITIVE, event, plain
 
-__all__ = [
-    "ACCEPTANCES",
-    "BarkerBit",
-    "DirectionalBarkerBit",
-    "LangevinLastIterate",
-    "LogConcaveDraw",
-    "MinibatchBit",
-    "MultiCandidateBit",
-    "NoisyBarkerBit",
-    "PenaltyBit",
-    "PosteriorDraw",
-    "SmoothBarkerBit",
-]
-
 ACCEPTANCES = ("barker", "noisy_barker", "penalty")
 
 

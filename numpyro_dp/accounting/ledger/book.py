@@ -20,19 +20,6 @@ from numpyro_dp.accounting.relation import Relation
 from numpyro_dp.accounting.versions import versions
 from numpyro_dp.errors import LedgerError
 
-__all__ = [
-    "Admit",
-    "Book",
-    "Draw",
-    "Entry",
-    "Ledger",
-    "MemoryLedger",
-    "draw_body",
-    "entry_body",
-    "read_draw",
-    "read_entry",
-]
-
 
 @dataclass(frozen=True)
 class Entry:

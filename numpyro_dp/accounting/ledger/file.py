@@ -29,8 +29,6 @@ from numpyro_dp.accounting.ledger.book import (
 from numpyro_dp.accounting.relation import Relation, check_relation
 from numpyro_dp.errors import LedgerError
 
-__all__ = ["FileLedger"]
-
 _APPLICATION_ID = 0x6E644C47  # "ndLG"
 _FORMAT, _OLD_FORMAT = 2, 1
 _HEADER = b"SQLite format 3\0"

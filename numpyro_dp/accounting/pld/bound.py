@@ -14,8 +14,6 @@ from numpyro_dp.accounting.pld.mixtures import Mixture
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array, renyi_delta
 
-__all__ = ["UP", "Bound", "Concentrated", "NoisyRatio", "Pieces", "RenyiProfile"]
-
 Pieces = tuple[tuple[Profile, int], ...]
 
 # Closed forms are right to about twelve digits; rounding must not point downwards.

@@ -29,8 +29,6 @@ from numpyro_dp.accounting.pld.profiles import Profile, discretise
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array, renyi_delta, renyi_epsilon
 from numpyro_dp.accounting.relation import Relation, sensitivity
 
-__all__ = ["Bounds", "Composition", "gaussian_delta", "within_reach"]
-
 _NEIGHBOURS: Mapping[Relation, NeighboringRelation] = {
     "zero_out": NeighboringRelation.REPLACE_SPECIAL,
     "replace_one": NeighboringRelation.REPLACE_ONE,

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from numpyro_dp.accounting.pld.bound import Pieces
 
-__all__ = ["Step", "Steps", "grouped", "largest_loss", "loss_variance", "spacing_of"]
-
 # Grid spacing over the standard deviation of one step's loss: the excess of ε is about its
 # square over twelve.
 _FINENESS = 1 / 32

@@ -9,9 +9,6 @@ from scipy.special import ndtr, ndtri
 from numpyro_dp.accounting.pld.profiles import Profile
 from numpyro_dp.accounting.pld.renyi import Array
 
-__all__ = ["Mixture"]
-
-
 # Outcomes rarer than this stay out of reach and are added to every δ.
 _RAREST = 1e-23
 # Tails and their differences are right to about this share of themselves.

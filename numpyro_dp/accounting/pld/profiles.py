@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 
 from numpyro_dp.accounting.pld.renyi import Array
 
-__all__ = ["FARTHEST", "Profile", "convex_minorant", "discretise"]
-
-
 # ε beyond this is not resolved: what is left of δ there counts as infinite loss. e^ε is a number.
 FARTHEST = 600.0
 # Mass beyond the last point counts as infinite loss.

@@ -11,8 +11,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ORDERS", "Array", "renyi_delta", "renyi_epsilon"]
-
 Array = NDArray[np.floating]
 
 # Neighbours differ by 3 %, which costs about 1e-4 of ε.

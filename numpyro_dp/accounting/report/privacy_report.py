@@ -16,8 +16,6 @@ from numpyro_dp.accounting.report.risk import FALSE_POSITIVE_RATE, attack_risk
 from numpyro_dp.accounting.spending import guarantee
 from numpyro_dp.accounting.versions import versions
 
-__all__ = ["PrivacyReport"]
-
 _SCHEMA = "numpyro_dp.PrivacyReport/1"
 _CURVE_DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 _NOT_COVERED = (

@@ -10,8 +10,6 @@ from numpyro_dp.accounting.rounding import rounded_down, rounded_up
 if TYPE_CHECKING:
     from numpyro_dp.accounting.report.privacy_report import PrivacyReport
 
-__all__ = ["html", "markdown", "registry", "statement", "text", "tuning", "user_level"]
-
 _WIDTH = 100
 _NAME = 18
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from numpyro_dp.accounting.curve import PrivacyCurve
 
-__all__ = ["FALSE_POSITIVE_RATE", "AttackRisk", "attack_risk"]
-
 FALSE_POSITIVE_RATE = 0.01
 _FARTHEST = 60.0
 

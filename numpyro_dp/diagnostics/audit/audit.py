@@ -21,12 +21,10 @@ from numpyro_dp.diagnostics.audit.lower_bound import best_verdict, epsilon_from_
 from numpyro_dp.diagnostics.audit.neighbours import Pair, check_null, take_apart
 from numpyro_dp.execution.keys import as_typed_keys, is_traced, seeded_key
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
-from numpyro_dp.mcmc.sgmcmc.kernel import BoundGradientKernel
+from numpyro_dp.mcmc.sgmcmc.integrator import BoundGradientKernel
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms._checks import refuse_several_processes
 from numpyro_dp.model.private_model import PrivateModel, private_model
-
-__all__ = ["AuditResult", "audit"]
 
 Score = Callable[[dict[str, Array]], Array]
 

@@ -17,9 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from numpyro_dp.diagnostics.audit.neighbours import Pair
-from numpyro_dp.mcmc.sgmcmc.kernel import BoundGradientKernel
-
-__all__ = ["move_score"]
+from numpyro_dp.mcmc.sgmcmc.integrator import BoundGradientKernel
 
 
 def move_score(

@@ -14,8 +14,6 @@ from jaxtyping import Float
 from scipy.special import expit
 from scipy.stats import beta
 
-__all__ = ["Verdict", "best_verdict", "epsilon_from_counts"]
-
 _THRESHOLDS = 400
 # The best of many thresholds looks better than it is, above all where counts are small; choosing
 # under narrower odds of error keeps to those that hold up.

@@ -13,8 +13,6 @@ from jaxtyping import Array, UInt8
 from numpyro_dp.accounting import Relation
 from numpyro_dp.model.private_model import PrivateModel
 
-__all__ = ["Pair", "check_null", "take_apart"]
-
 # Arbitrary, away from each other: a gradient that is zero at all of them is zero by construction.
 _PROBES = (0.0, 0.25, -0.75)
 

@@ -10,8 +10,6 @@ import numpy as np
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.diagnostics.plan.subject import Subject
 
-__all__ = ["affordable"]
-
 _EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
 # Marks where those are too far off to say anything: in multiples of the plan's own ε.
 _MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)

@@ -14,8 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["Bias", "SiteBias"]
-
 # By definition, see plan's docstring: posterior standard deviations beyond which a place is another
 # one, and of how many likely truths that may be so.
 _MOVED, _FEW = 1.5, 1 / 4

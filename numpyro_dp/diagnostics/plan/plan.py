@@ -24,8 +24,6 @@ from numpyro_dp.svi import DPSVI
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Plan", "plan"]
-
 _WIDTH = 88
 
 

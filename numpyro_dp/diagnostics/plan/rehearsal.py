@@ -19,8 +19,6 @@ from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.svi.dpsvi.fit import Carry, Fit, run_steps
 
-__all__ = ["GuideGradient", "Rehearsal", "Way"]
-
 
 class Way(NamedTuple):
     """Where a rehearsed fit ends, in unconstrained coordinates, shape (dim,) each.

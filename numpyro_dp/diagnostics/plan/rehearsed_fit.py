@@ -21,8 +21,6 @@ from numpyro_dp.diagnostics.plan.rehearsal import GuideGradient, Rehearsal
 from numpyro_dp.diagnostics.plan.synthetic_records import MadeUp
 from numpyro_dp.svi.dpsvi.fit import Fit
 
-__all__ = ["DressRehearsal"]
-
 
 @dataclass(frozen=True, eq=False)
 class _OwnGradients(Fit):

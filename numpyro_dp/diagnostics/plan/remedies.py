@@ -12,8 +12,6 @@ from numpyro_dp.diagnostics.plan.steps import WIDENED, Steps
 from numpyro_dp.diagnostics.plan.subject import Subject
 from numpyro_dp.mcmc.sgmcmc.relaxation import ENOUGH
 
-__all__ = ["CLUMPED_COUNTS", "FINE", "Fault", "Findings", "Verdict"]
-
 Fault = Literal["swamped", "unstable", "biased", "noisy"]
 Verdict = Literal["fine"] | Fault
 

@@ -11,8 +11,6 @@ import numpy as np
 from numpyro_dp.diagnostics.plan.rehearsal import Rehearsal
 from numpyro_dp.diagnostics.plan.synthetic_records import MadeUp
 
-__all__ = ["Channel", "Gains"]
-
 # More information than an optimiser is stable at does not help it: a part may serve it better.
 _PARTS = (1.0, 1 / 8, 1 / 64, 1 / 512)
 # A normal error's square is below this share of its mean in one run of ten.

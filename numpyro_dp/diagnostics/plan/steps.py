@@ -10,8 +10,6 @@ from jaxtyping import Float
 
 from numpyro_dp.mcmc.sgmcmc.integrator import Integrator
 
-__all__ = ["WIDENED", "Steps"]
-
 # Variance of the draws over the posterior's that is let pass, by definition: twice as wide.
 WIDENED = 4.0
 _HALVINGS = 60

@@ -35,8 +35,6 @@ from numpyro_dp.model.redaction import unnumbered
 from numpyro_dp.svi import DPSVI
 from numpyro_dp.svi.dpsvi.elbo import ElboRelease
 
-__all__ = ["Subject", "subject"]
-
 # Fewer made-up records than parameters would show some directions too strong and others not at all.
 _LEAST_RECORDS, _MOST_RECORDS, _PER_PARAMETER = 128, 1024, 4
 # A bias is a mean over many records, which stand for all: as many as memory lets.

@@ -26,8 +26,6 @@ from numpyro.primitives import Messenger
 from numpyro_dp.model.plates import RowRun, in_plate
 from numpyro_dp.model.private_model import PrivateModel
 
-__all__ = ["LikelihoodGradient", "MadeUp", "Shares", "made_up_gradients", "spread_is_given"]
-
 # Truths, chosen out of so many prior draws, by the most even of so many choices. Sites of more
 # coordinates than the last are even enough by chance.
 _DRAWS, _POOL, _CHOICES, _COORDINATES = 8, 128, 2048, 16

@@ -41,8 +41,6 @@ from numpyro_dp.mechanisms.accept.rules import (
     fine_grid,
 )
 
-__all__ = ["Plan", "Settings", "planned"]
-
 _OVERFLOW = 1e-12
 # Past this many standard deviations a direction-averaged term is cut, which only shortens it.
 _FARTHEST = 9.0

@@ -25,18 +25,6 @@ from numpyro_dp.accounting.events import (
     ZCDpEvent,
 )
 
-__all__ = [
-    "COST_RANGE",
-    "BatchCost",
-    "BitCost",
-    "Charge",
-    "FilteredCharge",
-    "FixedCharge",
-    "PairwiseBound",
-    "metered",
-    "spend",
-]
-
 _LIMB = 24
 _HALF = _LIMB // 2
 # A step whose cost is this many units would use up a whole chain's share.

@@ -16,8 +16,6 @@ from jaxtyping import Array, Float, Int
 
 from numpyro_dp.model.private_model import PrivateModel
 
-__all__ = ["RandomWalk", "check_public_moves", "move_publicly"]
-
 Move = Callable[[dict], dict]
 
 _TRIES = 2

@@ -14,15 +14,14 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.families.glm import Row, recognise
+from numpyro_dp.families.glm import recognise
+from numpyro_dp.families.losses import Row
 from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
 from numpyro_dp.mcmc.metropolis.plan import Plan
 from numpyro_dp.mcmc.metropolis.privacy_filter import FilteredCharge
 from numpyro_dp.mcmc.metropolis.proposals import Move, RandomWalk, move_publicly
 from numpyro_dp.mechanisms.accept.log_ratio import FullBatch, RecordChange, RecordTerm
 from numpyro_dp.mechanisms.accept.pick import pick
-
-__all__ = ["BoundMetropolis", "MetropolisState"]
 
 _ARITHMETIC = (
     "integer record contributions, exact integer sum, and a threshold from an exact table on the "

@@ -22,17 +22,6 @@ from numpyro_dp.mcmc.posterior.draw import BoundedLikelihood, record_by_record
 from numpyro_dp.mechanisms import word_pairs
 from numpyro_dp.model.private_model import PrivateModel
 
-__all__ = [
-    "ARITHMETIC",
-    "ROUNDOFF",
-    "STEPS",
-    "UNIFORM_BITS",
-    "BoundedTarget",
-    "Grid",
-    "GridDraw",
-    "uniform_below",
-]
-
 STEPS = 1 << 20
 UNIFORM_BITS = 62
 ROUNDOFF = 2.0**-53

@@ -11,11 +11,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from numpyro_dp.families.glm import GLM, GaussianPrior, Loss, Row, gaussian_prior, recognise
+from numpyro_dp.families.glm import GLM, GaussianPrior, gaussian_prior, recognise
+from numpyro_dp.families.losses import Loss, Row
 from numpyro_dp.mcmc.posterior.draw import StronglyLogConcave, record_by_record
 from numpyro_dp.model.private_model import PrivateModel
-
-__all__ = ["ConcaveTarget"]
 
 # Offsets and outcomes past this are cut: their rounding would have no bound.
 _LARGEST_NUMBER = 1e6

@@ -17,8 +17,6 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mcmc.posterior.bounded import BoundedTarget
 from numpyro_dp.mcmc.posterior.concave import ConcaveTarget
 
-__all__ = ["NUTSDraw", "UncheckedNUTS"]
-
 EXACT = (
     "the Markov chain had reached its stationary law exactly: every draw is an exact draw from the "
     "tempered posterior, which no diagnostic can show"

@@ -11,9 +11,8 @@ from jax import lax
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.families.glm import GLM, Loss
-
-__all__ = ["BoundedLikelihood", "Draw", "StronglyLogConcave", "record_by_record"]
+from numpyro_dp.families.glm import GLM
+from numpyro_dp.families.losses import Loss
 
 
 class Draw(Protocol):

@@ -22,12 +22,10 @@ from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting.events import DpEvent, LangevinLastIterate
-from numpyro_dp.families.glm import Row
+from numpyro_dp.families.losses import Row
 from numpyro_dp.mcmc.posterior.concave import ConcaveTarget
 from numpyro_dp.mechanisms import word_pairs
 from numpyro_dp.mechanisms.lattice import Lattice, floor_noise
-
-__all__ = ["Langevin", "LangevinDraw"]
 
 # Two table draws: one unit is 2^-21 of a step's noise, so that rounding costs next to nothing.
 _NOISE = Lattice(

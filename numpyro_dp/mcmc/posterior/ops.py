@@ -29,8 +29,6 @@ from numpyro_dp.mcmc.posterior.langevin import Langevin
 from numpyro_dp.mcmc.posterior.rejection import Rejection
 from numpyro_dp.model.private_model import PrivateModel
 
-__all__ = ["OPS", "BoundOPS", "OPSState"]
-
 _PRECISION = 1e-4
 _LEAST_POWER = 1e-9
 _FITTING: dict[type, tuple[type, ...]] = {

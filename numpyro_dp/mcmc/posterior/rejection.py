@@ -26,8 +26,6 @@ from numpyro_dp.mcmc.posterior.bounded import (
 from numpyro_dp.model.plates import run_whole
 from numpyro_dp.model.private_model import PrivateModel
 
-__all__ = ["Rejection", "RejectionDraw"]
-
 _MOST_TRIES = 100_000
 
 

@@ -16,8 +16,6 @@ from jaxtyping import Array, Float
 from numpyro_dp import _validate
 from numpyro_dp.mcmc.sgmcmc.integrator import StepSize
 
-__all__ = ["check_friction", "kicked", "momentum_between", "overshot", "relaxation_share"]
-
 
 def check_friction(name: str, friction: object, step_size: StepSize) -> None:
     """Refuse a friction that is not positive, or takes more than all momentum in one step."""

@@ -20,15 +20,6 @@ from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mcmc.sgmcmc.integrator import BoundSumKernel, Note, raised_temperature, step_at
 from numpyro_dp.mcmc.sgmcmc.kernel import shapes
 
-__all__ = [
-    "ENOUGH",
-    "RUN_AWAY",
-    "drawn_notes",
-    "relaxation_limit",
-    "relaxation_notes",
-    "relaxation_times",
-]
-
 RUN_AWAY = "have run away"
 ENOUGH = 10.0
 _PLACES = 256

@@ -10,8 +10,6 @@ from jaxtyping import Array, Float, Int
 
 from numpyro_dp import _validate
 
-__all__ = ["PhaseTransitionStepSize", "PolynomialStepSize"]
-
 
 @dataclass(frozen=True)
 class PolynomialStepSize:

@@ -12,8 +12,6 @@ from numpyro_dp.mcmc.sgmcmc.integrator import Note, StepSize, raised_temperature
 from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
 from numpyro_dp.mcmc.sgmcmc.momentum import check_friction, kicked, overshot, relaxation_share
 
-__all__ = ["DPSGHMC", "SGHMCState"]
-
 
 class SGHMCState(NamedTuple):
     """What a DP-SGHMC chain carries; released values, functions of them, and a key.

@@ -13,8 +13,6 @@ from jaxtyping import Array, Float, Int
 from numpyro_dp.mcmc.sgmcmc.integrator import Note, StepSize, raised_temperature, step_at
 from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
 
-__all__ = ["DPSGLD", "SGLDState"]
-
 
 class SGLDState(NamedTuple):
     """What a DP-SGLD chain carries; released values and a key, nothing else.

@@ -11,8 +11,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-__all__ = ["Fixed", "Grid"]
-
 _MIDDLE_BITS = 12
 # Cells: what exceeds the first is cut to it, and what is public to the second, so that a cut sum
 # still outweighs whatever is added to it.

@@ -17,16 +17,6 @@ from jaxtyping import Array, Float, Int32, Key
 from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
 from numpyro_dp.mechanisms.blocks import block
 
-__all__ = [
-    "FullBatch",
-    "LogRatio",
-    "RecordChange",
-    "RecordTerm",
-    "UnclippedBatch",
-    "as_integers",
-    "rows_in_block",
-]
-
 RecordTerm = Callable[[list[Array]], Float[Array, "..."]]
 # From one record and its log likelihood here to its term and its log likelihood there.
 RecordChange = Callable[

@@ -28,8 +28,6 @@ from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import nearest_weights
 from numpyro_dp.mechanisms.uint64 import Word64, scaled
 
-__all__ = ["PoissonBatch", "weight_bound"]
-
 _BITS = 192
 _THINNING_BITS = 20
 _MOST_MEAN = 1e6

@@ -19,8 +19,6 @@ from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.uint64 import Word64, add, high_product, scaled
 
-__all__ = ["MOST_CANDIDATES", "PICK_MARGIN", "PICK_TV", "pick"]
-
 MOST_CANDIDATES = 63
 # Nats: a weight is a product of five factors, each within 2^-31, and a ratio of probabilities
 # under two data sets holds four of them.

@@ -28,16 +28,6 @@ from numpyro_dp.mechanisms.accept.tables import TABLE_TV, exponential, logistic
 from numpyro_dp.mechanisms.lattice import Lattice, choose_lattice, floor_noise
 from numpyro_dp.mechanisms.random import word_pairs
 
-__all__ = [
-    "AcceptanceTest",
-    "Barker",
-    "Metropolis",
-    "NoisyBarker",
-    "Penalty",
-    "acceptance_test",
-    "bit_event",
-]
-
 _LEAST_CELL = 2.0**-10
 _FINEST_UNIT = 2.0**-28
 _MOST_BOUND = 2.0**10

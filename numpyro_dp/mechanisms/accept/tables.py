@@ -19,8 +19,6 @@ from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import nearest_weights
 
-__all__ = ["TABLE_TV", "exponential", "logistic", "threshold_table"]
-
 _CELLS = 1 << 16
 _BITS = 192
 # The weights are nearest to their law, half a unit of 2^-63 off each; what lies past the last cell

@@ -27,8 +27,6 @@ from numpyro_dp.model.programs import (
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import Structure, enumeration_dim, explained, key_struct, quoted
 
-__all__ = ["Bound", "Pair", "check_sum", "trace_bound"]
-
 Sites = OrderedDict[str, dict[str, Any]]
 Traces = tuple[Sites, Sites]
 

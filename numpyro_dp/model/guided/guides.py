@@ -17,8 +17,6 @@ from numpyro_dp.model.closures import require_handed
 from numpyro_dp.model.plates import WholePlates, in_plate
 from numpyro_dp.model.records import Layout
 
-__all__ = ["made_up_arguments", "prepare", "require_public_start"]
-
 _REFUSED = {
     autoguide.AutoLaplaceApproximation: (
         "its covariance is the Hessian of the data's own log density, an un-noised release: use "

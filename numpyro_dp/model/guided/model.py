@@ -25,8 +25,6 @@ from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.model.records import Layout, as_records, read_arguments
 from numpyro_dp.model.structure import choose_plate, read_structure, require_supported_sites
 
-__all__ = ["Outline", "VariationalModel", "outline", "variational_model"]
-
 Params = Mapping[str, Any]
 # Folded into a step's key for the outcomes that are drawn, apart from the guide's own draws.
 _OUTCOMES = 0x6F757463

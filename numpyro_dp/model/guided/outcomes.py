@@ -19,8 +19,6 @@ from numpyro_dp.model.programs import require_no_closure, require_one_record, re
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import Structure, enumeration_dim, explained, key_struct, quoted
 
-__all__ = ["Listed", "Outcomes", "Simulated", "possible_outcomes"]
-
 _MOST, _DRAWS = 64, 16
 
 Scored = tuple[Float[Array, " outcomes"], Float[Array, " outcomes"]]

@@ -18,8 +18,6 @@ from numpyro_dp.model.closures import require_handed
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import constants, prune, trace_program
 
-__all__ = ["check_loss", "check_optimiser", "require_blind", "require_data_free", "usable_key"]
-
 _REMEDY = "It has to be free of data: compute its schedule from public numbers alone"
 
 

@@ -25,8 +25,6 @@ from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.programs import require_own_curvature
 
-__all__ = ["CurvatureRelease", "held_scales"]
-
 # Basis vectors handled at a time: memory a record is this times the dimension.
 _AT_A_TIME = 64
 

@@ -47,8 +47,6 @@ from numpyro_dp.svi.dpsvi.settings import Settings
 from numpyro_dp.svi.dpsvi.start import fresh_state, resumed_state
 from numpyro_dp.svi.result import DPSVIRunResult
 
-__all__ = ["DPSVI"]
-
 _BAR_UPDATES, _PIECES = 50, 10
 
 

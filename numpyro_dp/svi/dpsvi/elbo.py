@@ -14,8 +14,6 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mechanisms import PrivateSum
 
-__all__ = ["ElboRelease", "ElboTrace"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ElboTrace:

@@ -20,8 +20,6 @@ from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated
 from numpyro_dp.svi.dpsvi.elbo import ElboRelease
 
-__all__ = ["Carry", "Fit", "run_steps", "trace_steps"]
-
 
 class Carry(NamedTuple):
     """What the loop carries; released values and keys, nothing else.

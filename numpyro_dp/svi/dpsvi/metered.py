@@ -13,8 +13,6 @@ from numpyro_dp.execution.account import Account
 from numpyro_dp.model.records import read_arguments
 from numpyro_dp.svi.dpsvi.settings import Settings
 
-__all__ = ["MeteredSVI"]
-
 
 class MeteredSVI(numpyro.infer.SVI):
     """NumPyro's SVI without the methods that would touch records unpaid, and with an account.

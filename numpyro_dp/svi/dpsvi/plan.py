@@ -13,8 +13,6 @@ from numpyro_dp.execution.calibration import least_noise
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.svi.dpsvi.elbo import ElboRelease, ElboTrace
 
-__all__ = ["Plan", "planned"]
-
 
 @dataclass(frozen=True)
 class Plan:

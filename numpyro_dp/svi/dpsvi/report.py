@@ -13,14 +13,6 @@ from numpyro_dp.execution.facts import arithmetic, sampler
 from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.svi.dpsvi.plan import Plan
 
-__all__ = [
-    "GIVEN_PARAMS",
-    "GIVEN_STATE",
-    "build_report",
-    "resolution_notes",
-    "unresolved_matrix",
-]
-
 GIVEN_PARAMS = "the starting values given as init_params"
 GIVEN_STATE = (
     "the state given as init_state, which is not this object's last: what it cost is not part of "

@@ -14,8 +14,6 @@ from numpyro_dp.model.guided.outcomes import Outcomes
 from numpyro_dp.svi.dpsvi.elbo import ElboTrace
 from numpyro_dp.svi.dpsvi.plan import Plan, planned
 
-__all__ = ["Settings"]
-
 _CURVATURE_SHARE = 0.1
 
 

@@ -15,8 +15,6 @@ from numpyro.infer.svi import SVIState
 from numpyro_dp.model.guided.guides import made_up_arguments
 from numpyro_dp.model.guided.model import Outline
 
-__all__ = ["fresh_state", "resumed_state"]
-
 
 def fresh_state(
     svi: SVI, found: Outline, rng_key: Any, init_params: dict | None

@@ -13,8 +13,6 @@ from numpyro_dp.execution.calibration import least_noise
 from numpyro_dp.mechanisms import PrivateSum, SparsePrivateSum
 from numpyro_dp.svi.vips.statistics import Phase
 
-__all__ = ["Releases", "planned_releases"]
-
 
 @dataclass(frozen=True)
 class Releases:

@@ -14,8 +14,6 @@ from numpyro_dp import _validate
 from numpyro_dp.mechanisms import Touched
 from numpyro_dp.model.guided.model import Outline, outline
 
-__all__ = ["Phase", "Programme", "StatisticsGuide"]
-
 
 @dataclass(frozen=True)
 class Phase:

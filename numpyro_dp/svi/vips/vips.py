@@ -29,8 +29,6 @@ from numpyro_dp.svi.result import DPSVIRunResult
 from numpyro_dp.svi.vips.releases import Releases, planned_releases
 from numpyro_dp.svi.vips.statistics import Programme, StatisticsGuide
 
-__all__ = ["VIPS"]
-
 
 class VIPS:
     """Variational inference by perturbed sufficient statistics.

@@ -24,8 +24,6 @@ from numpyro_dp.svi.guides.conjugate.family import (
 )
 from numpyro_dp.svi.guides.conjugate.recognise import Reading
 
-__all__ = ["BetaBinomial", "DirichletCategorical", "GammaPoisson"]
-
 
 class BetaBinomial(Averaged):
     """Successes in trials whose number is public; Bernoulli outcomes are single trials."""

@@ -20,19 +20,6 @@ from numpyro_dp.families.sites import Prior
 from numpyro_dp.model.records import Layout, as_records, read_arguments
 from numpyro_dp.svi.vips.statistics import Phase, Programme
 
-__all__ = [
-    "Averaged",
-    "ConjugateProgramme",
-    "Family",
-    "draw",
-    "draw_variance",
-    "flat",
-    "gathered",
-    "needed",
-    "param",
-    "positive_params",
-]
-
 
 class Family(ABC):
     """A conjugate model: its statistic, its bound, its posterior. Holds public numbers only.

@@ -23,8 +23,6 @@ from numpyro_dp.svi.guides.conjugate.recognise import Reading, read_model
 from numpyro_dp.svi.guides.conjugate.regression import NormalRegression
 from numpyro_dp.svi.vips.statistics import Programme, StatisticsGuide
 
-__all__ = ["ConjugateGuide"]
-
 _NOT_WIDENED = (
     "The posterior takes the noisy sums as if they were exact: its intervals do not widen for the "
     "privacy noise."

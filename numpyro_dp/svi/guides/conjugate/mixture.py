@@ -28,8 +28,6 @@ from numpyro_dp.svi.guides.conjugate.family import (
 )
 from numpyro_dp.svi.guides.conjugate.recognise import Reading
 
-__all__ = ["NormalMixture"]
-
 State = Mapping[str, Array]
 
 

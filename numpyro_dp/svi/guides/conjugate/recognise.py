@@ -31,8 +31,6 @@ from numpyro_dp.model.jaxprs import Pruned, trace_program
 from numpyro_dp.model.programs import Labelled, require_no_closure, require_one_record
 from numpyro_dp.model.structure import explained, key_struct, quoted
 
-__all__ = ["Reading", "read_model"]
-
 
 class Reading(NamedTuple):
     """A model as a conjugate guide needs it.

@@ -26,8 +26,6 @@ from numpyro_dp.svi.guides.conjugate.family import (
 )
 from numpyro_dp.svi.guides.conjugate.recognise import Reading
 
-__all__ = ["NormalRegression"]
-
 # Coordinate ascent on released sums: post-processing, which ends long before this many rounds.
 _ROUNDS = 200
 

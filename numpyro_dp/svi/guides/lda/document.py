@@ -12,8 +12,6 @@ from jaxtyping import Array, Float, Int
 
 from numpyro_dp.svi.guides.lda.recognise import Corpus
 
-__all__ = ["Mixture", "in_order", "mixture", "mixtures", "word_weights"]
-
 _TINY = 1e-30
 
 

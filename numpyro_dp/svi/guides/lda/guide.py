@@ -26,8 +26,6 @@ from numpyro_dp.svi.guides.lda.shrinkage import SHRINKAGES
 from numpyro_dp.svi.guides.lda.statistics import Choice, PaperTopics, Topics
 from numpyro_dp.svi.vips.statistics import StatisticsGuide
 
-__all__ = ["LDAGuide"]
-
 # Rounds of topic counts that suit a schedule.
 _ROUNDS = {"growth": 18, "flat": 30, "paper": 20}
 # Tokens over noise in an entry above which no round needs more budget than another.

@@ -28,8 +28,6 @@ from numpyro_dp.model.plates import row_sites
 from numpyro_dp.model.programs import require_no_closure, require_one_record
 from numpyro_dp.model.structure import Structure, explained, read_structure
 
-__all__ = ["Corpus", "TopicModel", "read_topic_model", "words_of"]
-
 _FITS = (
     "LDAGuide fits `topics = sample(…, Dirichlet(eta))` of shape (topics, words), a `theta = "
     "sample(…, Dirichlet(alpha))` in the plate of the documents, and words with "

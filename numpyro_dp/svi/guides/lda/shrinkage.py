@@ -7,8 +7,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-__all__ = ["SHRINKAGES", "frequencies", "shared_out"]
-
 # Which part of a word's occurrences may belong to one topic.
 _SHARES = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, 40)]).astype(np.float32)
 # Frequencies of words that are told apart, from this part of the noise upwards.

@@ -23,8 +23,6 @@ from numpyro_dp.svi.vips.statistics import Phase, Programme
 if TYPE_CHECKING:
     from numpyro_dp.svi.guides.lda.guide import LDAGuide
 
-__all__ = ["Choice", "Known", "PaperTopics", "Topics"]
-
 # Later rounds decide: each gets so much more of the budget.
 _GROWTH = 1.3
 # Of the squared privacy loss, for the word frequencies; their clip over a document's own.

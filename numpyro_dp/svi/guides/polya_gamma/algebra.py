@@ -11,19 +11,8 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from numpyro_dp.families.glm import Loss, Row
+from numpyro_dp.families.losses import Loss, Row
 from numpyro_dp.mechanisms.centred import centre
-
-__all__ = [
-    "Clipped",
-    "clipped_residual",
-    "edge",
-    "expected_weight",
-    "packed",
-    "packed_size",
-    "spectrum",
-    "unpacked",
-]
 
 # Outcomes of a count that are listed one by one; more are represented by as many of them.
 _LISTED = 24

@@ -13,12 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from numpyro_dp.families.glm import Row
+from numpyro_dp.families.losses import Row
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.polya_gamma.recognise import Regression, split_coefficients
 from numpyro_dp.svi.vips.statistics import Phase, Programme
-
-__all__ = ["Inputs", "Known", "Law", "Settings", "Steps", "least_resolved", "resolution"]
 
 # Shares of the squared privacy loss.
 CENTRING, FIRST_MATRIX = 0.05, 0.06

@@ -9,14 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from numpyro_dp.families.glm import Row
+from numpyro_dp.families.losses import Row
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.polya_gamma import algebra as maths
 from numpyro_dp.svi.guides.polya_gamma.base import FIRST_MATRIX, Known, Settings, Steps
 from numpyro_dp.svi.guides.polya_gamma.recognise import Regression
 from numpyro_dp.svi.vips.statistics import Phase
-
-__all__ = ["DEFAULT_STEPS", "LEAST_STEPS", "DiagonalScores", "FullScores", "PaperSums"]
 
 # Releases after centring: what suits, and what a design cannot do without.
 DEFAULT_STEPS = {"full": 10, "diagonal": 16, "paper": 10, "exact": 50}

@@ -38,8 +38,6 @@ from numpyro_dp.svi.guides.polya_gamma.recognise import (
 )
 from numpyro_dp.svi.vips.statistics import StatisticsGuide
 
-__all__ = ["PolyaGammaGuide"]
-
 _DESIGNS = ("full", "diagonal", "paper")
 
 

@@ -16,19 +16,12 @@ from jaxtyping import Array, Float
 from numpyro import handlers
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.families.glm import GLM, Loss, constant_slopes, flat_position, recognise
+from numpyro_dp.families.glm import GLM, recognise
+from numpyro_dp.families.losses import Loss
+from numpyro_dp.families.predictor import flat_position
 from numpyro_dp.model.guided.guides import made_up_arguments
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.private_model import PrivateModel
-
-__all__ = [
-    "Latents",
-    "Prior",
-    "Regression",
-    "read_latents",
-    "read_regression",
-    "split_coefficients",
-]
 
 _FAMILIES = ("bernoulli", "binomial", "negative_binomial")
 _POINTS, _TOLERANCE = 8, 1e-3

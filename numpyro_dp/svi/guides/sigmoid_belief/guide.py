@@ -31,8 +31,6 @@ from numpyro_dp.svi.guides.sigmoid_belief.statistics import (
 )
 from numpyro_dp.svi.vips.statistics import StatisticsGuide
 
-__all__ = ["SigmoidBeliefNetworkGuide"]
-
 
 class SigmoidBeliefNetworkGuide(StatisticsGuide):
     """The guide of :class:`~numpyro_dp.VIPS` for sigmoid belief networks of one hidden layer.

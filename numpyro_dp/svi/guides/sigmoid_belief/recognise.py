@@ -21,8 +21,6 @@ from numpyro_dp.model.plates import row_axis, row_sites
 from numpyro_dp.model.programs import Labelled, require_no_closure, require_one_record
 from numpyro_dp.model.structure import Structure, explained, key_struct, quoted, read_structure
 
-__all__ = ["Network", "read_network"]
-
 _FITS = (
     "known is one layer, `z ~ Bernoulli(logits=c)` and `x ~ Bernoulli(logits=z @ W.T + b)` in the "
     "private plate, W and b with Normal priors; `ConjugateGuide` takes mixtures, `DPSVI` any model "

@@ -17,16 +17,6 @@ from numpyro_dp.families.sites import Prior
 from numpyro_dp.svi.guides.sigmoid_belief.recognise import Network
 from numpyro_dp.svi.vips.statistics import Phase, Programme
 
-__all__ = [
-    "BeliefProgramme",
-    "BeliefSettings",
-    "Known",
-    "Layers",
-    "checked_basis",
-    "codes",
-    "principal_components",
-]
-
 # Shares of the squared privacy loss, from prototypes on other data than any test.
 _START, _MATRIX = 0.25, 0.15
 _ROUNDS = 5
