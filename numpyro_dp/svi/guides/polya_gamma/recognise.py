@@ -18,7 +18,7 @@ from numpyro import handlers
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.glm import GLM, recognise
 from numpyro_dp.families.losses import Loss
-from numpyro_dp.families.predictor import flat_position
+from numpyro_dp.families.predictor import constant_slopes, flat_position
 from numpyro_dp.model.guided.guides import made_up_arguments
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.private_model import PrivateModel
