@@ -25,7 +25,6 @@ extensions = [
     "local_sockets",
     "myst_nb",
     "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
 ]
@@ -42,8 +41,6 @@ nb_merge_streams = True
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-napoleon_custom_sections = ["Privacy"]
-napoleon_use_rtype = False
 
 html_theme = "furo"
 html_title = "numpyro_dp"

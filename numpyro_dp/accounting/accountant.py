@@ -33,31 +33,26 @@ _LONGEST_LABEL, _LONGEST_CONDITION = 200, 2000
 class Accountant:
     """Enforces a privacy budget over everything that is released from one data set.
 
-    Args:
-        budget: what may be spent in all; None counts without a limit.
-        path: a file for the ledger, shared between processes and kept after crashes; None keeps
-            it in memory. An existing ledger opened without a budget keeps its own budget and
-            relation.
-        relation: the neighbouring relation of every guarantee: ``"zero_out"``, ``"replace_one"``
-            or ``"add_remove"``.
-        allow_conditional: whether charges whose privacy depends on a condition are accepted
-            against a budget.
+    :param budget: what may be spent in all; None counts without a limit.
+    :param path: a file for the ledger, shared between processes and kept after crashes; None keeps
+        it in memory. An existing ledger opened without a budget keeps its own budget and relation.
+    :param relation: the neighbouring relation of every guarantee: ``"zero_out"``, ``"replace_one"``
+        or ``"add_remove"``.
+    :param allow_conditional: whether charges whose privacy depends on a condition are accepted
+        against a budget.
+    :raises LedgerError: when the file is foreign, damaged, or fixed to other terms.
+    :raises ValueError: when an argument is out of range.
 
-    Raises:
-        LedgerError: when the file is foreign, damaged, or fixed to other terms.
-        ValueError: when an argument is out of range.
+    **Privacy.** A charge is on disk before ``charge`` returns and is never taken back. Charges may
+    be chosen from earlier results: whatever is chosen, everything together stays within the budget
+    at the ledger's δ. Later charges cost a few per cent more than if they had been planned, and
+    heavy ones more: charge what you know in advance as one ``plan``. Without a budget only a list
+    of charges that was fixed in advance has an ε. Without any δ, δ is 1e-6.
 
-    Privacy:
-        A charge is on disk before ``charge`` returns and is never taken back. Charges may be chosen
-        from earlier results: whatever is chosen, everything together stays within the budget at the
-        ledger's δ. Later charges cost a few per cent more than if they had been planned, and heavy
-        ones more: charge what you know in advance as one ``plan``. Without a budget only a list of
-        charges that was fixed in advance has an ε. Without any δ, δ is 1e-6.
+    **References.** The rule and its proof in outline: ``numpyro_dp.accounting.admission``.
 
-    References:
-        The rule and its proof in outline: ``numpyro_dp.accounting.admission``.
+    **Example**::
 
-    Example:
         >>> from numpyro_dp.accounting.events import GaussianDpEvent
         >>> accountant = Accountant(Budget(epsilon=1.0, delta=1e-5))
         >>> accountant.charge(GaussianDpEvent(10.0), label="mean")
@@ -120,16 +115,13 @@ class Accountant:
     def charge(self, event: DpEvent, *, label: str, condition: str | None = None) -> None:
         """Record ``event`` before it happens, or refuse it.
 
-        Args:
-            event: everything that will be released, as one event.
-            label: who asks; a short name for reports, one printable line.
-            condition: what the privacy of this event depends on, in words; None when nothing.
-
-        Raises:
-            BudgetExceededError: when the charge would exceed the budget, or when it is conditional
-                or not private and there is a budget. Nothing was charged.
-            ValueError: when the event has no privacy statement under this relation.
-            LedgerError: when the ledger cannot be read or written; nothing was charged.
+        :param event: everything that will be released, as one event.
+        :param label: who asks; a short name for reports, one printable line.
+        :param condition: what the privacy of this event depends on, in words; None when nothing.
+        :raises BudgetExceededError: when the charge would exceed the budget, or when it is
+            conditional or not private and there is a budget. Nothing was charged.
+        :raises ValueError: when the event has no privacy statement under this relation.
+        :raises LedgerError: when the ledger cannot be read or written; nothing was charged.
         """
         self._append(event, label, condition, planned=False)
 
@@ -142,20 +134,16 @@ class Accountant:
         parts are then released in, and however that order is chosen. What is never used stays
         charged.
 
-        Args:
-            events: what may be released.
-            label: as for ``charge``.
-            condition: as for ``charge``; for every part.
+        :param events: what may be released.
+        :param label: as for ``charge``.
+        :param condition: as for ``charge``; for every part.
+        :returns: The plan, to be passed wherever ``accountant=`` is taken.
+        :raises BudgetExceededError: as for ``charge``, for all of ``events`` together.
+        :raises ValueError: when an event has no privacy statement, or the list is empty.
+        :raises LedgerError: as for ``charge``.
 
-        Returns:
-            The plan, to be passed wherever ``accountant=`` is taken.
+        **Example**::
 
-        Raises:
-            BudgetExceededError: as for ``charge``, for all of ``events`` together.
-            ValueError: when an event has no privacy statement, or the list is empty.
-            LedgerError: as for ``charge``.
-
-        Example:
             >>> from numpyro_dp.accounting.events import GaussianDpEvent
             >>> accountant = Accountant(Budget(epsilon=1.0, delta=1e-5))
             >>> first, second = GaussianDpEvent(6.0), GaussianDpEvent(8.0)
@@ -186,8 +174,7 @@ class Accountant:
     def fits(self, event: DpEvent) -> bool:
         """Return whether ``event`` could be charged now; nothing is charged.
 
-        Raises:
-            ValueError: when the event has no privacy statement under this relation.
+        :raises ValueError: when the event has no privacy statement under this relation.
         """
         return self._admits(self._ledger.read(), from_json(to_json(event)))
 
@@ -197,13 +184,10 @@ class Accountant:
         Where charges were chosen from earlier results, the budget is what is guaranteed, at its
         own δ and nowhere else.
 
-        Args:
-            delta: δ in (0, 1); None for the budget's, or 1e-6 without one.
-
-        Returns:
-            At the δ of a budget, what counts against it: never more than the budget. Elsewhere,
-            and without a budget, ε of all charges as one list. Infinite once a conditional entry
-            was recorded, since nothing holds without its condition.
+        :param delta: δ in (0, 1); None for the budget's, or 1e-6 without one.
+        :returns: At the δ of a budget, what counts against it: never more than the budget.
+            Elsewhere, and without a budget, ε of all charges as one list. Infinite once a
+            conditional entry was recorded, since nothing holds without its condition.
         """
         book = self._ledger.read()
         at = self.stated_delta if delta is None else delta
@@ -228,8 +212,7 @@ class Accountant:
     def remaining(self) -> float:
         """Return the largest ε whose plain Gaussian event at the ledger's δ still fits.
 
-        Returns:
-            ε, rounded down by at most a thousandth; 0 when nothing fits, infinite without a
+        :returns: ε, rounded down by at most a thousandth; 0 when nothing fits, infinite without a
             budget. Budgets do not subtract: this is not budget minus spent.
         """
         if self.budget is None:
@@ -239,12 +222,9 @@ class Accountant:
     def report(self, *, delta: float | None = None) -> SpendingReport:
         """Return who spent what and what is left; ``str`` and notebooks show it as text.
 
-        Args:
-            delta: δ of every figure, such as that of the runs; only of a ledger without budget,
-                which states 1e-6 otherwise.
-
-        Raises:
-            ValueError: ``delta`` is no δ, or is not the budget's.
+        :param delta: δ of every figure, such as that of the runs; only of a ledger without budget,
+            which states 1e-6 otherwise.
+        :raises ValueError: ``delta`` is no δ, or is not the budget's.
         """
         at = self.stated_delta if delta is None else _validate.rate("delta", delta)
         if self.budget is not None and at != self.budget.delta:
@@ -380,14 +360,12 @@ class ChargePlan(Accountant):
     def charge(self, event: DpEvent, *, label: str, condition: str | None = None) -> None:
         """Take ``event`` out of the plan before it happens, or refuse it.
 
-        Args:
-            event: a planned event, several of them, or fewer repetitions of one.
-            label: who asks.
-            condition: what the privacy of this event depends on; it must be the plan's own.
-
-        Raises:
-            BudgetExceededError: when the plan does not hold it, or not any more. Nothing was taken.
-            LedgerError: when the ledger cannot be read or written; nothing was taken.
+        :param event: a planned event, several of them, or fewer repetitions of one.
+        :param label: who asks.
+        :param condition: what the privacy of this event depends on; it must be the plan's own.
+        :raises BudgetExceededError: when the plan does not hold it, or not any more. Nothing was
+            taken.
+        :raises LedgerError: when the ledger cannot be read or written; nothing was taken.
         """
         _validate.one_line("label", label, _LONGEST_LABEL)
         stored = self._checked(event)
@@ -417,8 +395,7 @@ class ChargePlan(Accountant):
     ) -> "ChargePlan":
         """Refuse: a plan was fixed when it was made.
 
-        Raises:
-            ValueError: always.
+        :raises ValueError: always.
         """
         raise ValueError("a plan takes no further plans: ask the accountant that made it")
 

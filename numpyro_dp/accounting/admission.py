@@ -12,7 +12,7 @@ differentially private: hockey sticks of an adaptive composition grow by at most
 step. Beside it, entries of pure ε are admitted while their sum is within the budget: those paths
 add nothing to δ at that ε. Sums of privacy losses over *chosen* entries prove nothing.
 
-References: Smith and Thakurta, *Fully Adaptive Composition for Gaussian Differential Privacy*
+**References.** Smith and Thakurta, *Fully Adaptive Composition for Gaussian Differential Privacy*
 (2022); Koskela, Tobaben and Honkela, *Individual Privacy Accounting with Gaussian Differential
 Privacy* (2022); Zhu, Dong and Wang, *Optimal Accounting of Differential Privacy via Characteristic
 Function* (2022), Theorem 10.
@@ -62,9 +62,8 @@ class Counted(NamedTuple):
 def admits(curves: Sequence[PrivacyCurve], budget: Budget) -> bool:
     """Return whether the last of ``curves`` is admitted after the others, charged in this order.
 
-    Args:
-        curves: what each entry costs alone; the first was fixed before any result was seen.
-        budget: the ε and δ that nothing may exceed.
+    :param curves: what each entry costs alone; the first was fixed before any result was seen.
+    :param budget: the ε and δ that nothing may exceed.
     """
     entries = _costly(curves)
     if entries is None:
@@ -86,13 +85,10 @@ def charged(curves: Sequence[PrivacyCurve], budget: Budget) -> float:
     One entry costs what its privacy loss distribution says. More cost at least what all of them
     would as one list, and never more than the budget once they were admitted.
 
-    Args:
-        curves: as for ``admits``.
-        budget: as for ``admits``.
-
-    Returns:
-        ε at the budget's δ, for a list of entries that was fixed in advance; infinite where the
-        rooms do not suffice at any ε.
+    :param curves: as for ``admits``.
+    :param budget: as for ``admits``.
+    :returns: ε at the budget's δ, for a list of entries that was fixed in advance; infinite where
+        the rooms do not suffice at any ε.
     """
     entries = _costly(curves)
     if entries is None:
@@ -113,12 +109,9 @@ def charged(curves: Sequence[PrivacyCurve], budget: Budget) -> float:
 def gaussian_room(curves: Sequence[PrivacyCurve], budget: Budget) -> float:
     """Return the largest shift whose Gaussian would be admitted as the next entry.
 
-    Args:
-        curves: as for ``admits``.
-        budget: as for ``admits``.
-
-    Returns:
-        The shift, rounded down by less than a thousandth; 0 when none is admitted.
+    :param curves: as for ``admits``.
+    :param budget: as for ``admits``.
+    :returns: The shift, rounded down by less than a thousandth; 0 when none is admitted.
     """
     entries = _costly(curves)
     if entries is None:

@@ -34,12 +34,9 @@ def _room(spent: Curves, budget: Budget) -> float:
 def largest_left(spent: Curves, budget: Budget) -> float:
     """Return the largest ε whose Gaussian event at the budget's δ is admitted after ``spent``.
 
-    Args:
-        spent: what each entry so far costs alone, in order.
-        budget: the whole budget.
-
-    Returns:
-        ε ≥ 0, rounded down.
+    :param spent: what each entry so far costs alone, in order.
+    :param budget: the whole budget.
+    :returns: ε ≥ 0, rounded down.
     """
     if not spent:
         return budget.epsilon
@@ -62,14 +59,13 @@ def refusal(
 ) -> str:
     """Return why ``event`` was refused after ``spent``, and what would fit.
 
-    Args:
-        label: who asked.
-        event: what was asked for.
-        spent: what each entry so far costs alone, in order.
-        budget: the whole budget.
-        relation: the neighbouring relation.
-        total: ε of all entries and this one, had they been one list.
-        first: label of the first entry, None when there is none.
+    :param label: who asked.
+    :param event: what was asked for.
+    :param spent: what each entry so far costs alone, in order.
+    :param budget: the whole budget.
+    :param relation: the neighbouring relation.
+    :param total: ε of all entries and this one, had they been one list.
+    :param first: label of the first entry, None when there is none.
     """
     curve = privacy_curve(event, relation)
     left = largest_left(spent, budget)

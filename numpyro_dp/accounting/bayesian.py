@@ -32,13 +32,12 @@ _LEVELS = 200
 class TypicalCost:
     """A typical-case diagnostic beside the worst case.
 
-    Args:
-        cost: ε_μ of the sample of records.
-        delta: δ_μ, and the δ of ``worst_case``.
-        worst_case: ε of the same run: the differential privacy guarantee.
-        num_records: m, how many public or held-out records the figure is about.
-        quantile: of the records' costs, None for their exponential average.
-        num_steps: steps of the run.
+    :param cost: ε_μ of the sample of records.
+    :param delta: δ_μ, and the δ of ``worst_case``.
+    :param worst_case: ε of the same run: the differential privacy guarantee.
+    :param num_records: m, how many public or held-out records the figure is about.
+    :param quantile: of the records' costs, None for their exponential average.
+    :param num_steps: steps of the run.
     """
 
     cost: float
@@ -68,23 +67,21 @@ class TypicalCost:
 class BayesianAccountant:
     """Accounts for what Poisson-subsampled Gaussian steps tell of typical records.
 
-    Args:
-        sampling_rate: chance of a record to take part in a step, in (0, 1].
-        noise_multiplier: noise standard deviation over ``clip_norm``.
-        clip_norm: L2 bound on a record's contribution; longer distances are cut to it.
+    :param sampling_rate: chance of a record to take part in a step, in (0, 1].
+    :param noise_multiplier: noise standard deviation over ``clip_norm``.
+    :param clip_norm: L2 bound on a record's contribution; longer distances are cut to it.
 
-    Privacy:
-        None. The distances must come from *public or held-out* records: computed from the
-        training records they would be a release that nothing accounts for. The accountant cannot
-        tell them apart; it takes no budget and charges nothing.
+    **Privacy.** None. The distances must come from *public or held-out* records: computed from the
+    training records they would be a release that nothing accounts for. The accountant cannot tell
+    them apart; it takes no budget and charges nothing.
 
-    References:
-        Triastcyn and Faltings, *Bayesian Differential Privacy for Machine Learning* (2020). Their
-        estimator adds a Student-t bound and claims a failure probability of 1e-15; with one record
-        in a thousand far from the rest, a sample misses all of them, and with them the bound, nine
-        times in ten. No confidence is stated here. privacy.md section 11.
+    **References.** Triastcyn and Faltings, *Bayesian Differential Privacy for Machine Learning*
+    (2020). Their estimator adds a Student-t bound and claims a failure probability of 1e-15; with
+    one record in a thousand far from the rest, a sample misses all of them, and with them the
+    bound, nine times in ten. No confidence is stated here. privacy.md section 11.
 
-    Example:
+    **Example**::
+
         >>> accountant = BayesianAccountant(sampling_rate=0.02, noise_multiplier=1.0, clip_norm=1.0)
         >>> distances = np.full((100, 50), 0.1)
         >>> found = accountant.typical_cost(distances, delta=1e-5)
@@ -111,21 +108,16 @@ class BayesianAccountant:
     ) -> TypicalCost:
         """Return the typical cost of a run.
 
-        Args:
-            distances: shape (steps, m); for each step and each of m public or held-out records,
-                the norm of what the record would contribute to that step.
-            delta: δ_μ, and the δ of the worst case, in (0, 1).
-            quantile: in (0, 1), the quantile of the records' costs to report; None averages
-                their exponentials.
-
-        Returns:
-            The diagnostic, with the worst case beside it. Each record's Rényi cost is summed over
-            all steps first, and only then averaged: the exponential of a whole run stands inside
-            the expectation.
-
-        Raises:
-            ValueError: when distances are not a table of finite numbers ≥ 0, or a number is out of
-                range.
+        :param distances: shape (steps, m); for each step and each of m public or held-out records,
+            the norm of what the record would contribute to that step.
+        :param delta: δ_μ, and the δ of the worst case, in (0, 1).
+        :param quantile: in (0, 1), the quantile of the records' costs to report; None averages
+            their exponentials.
+        :returns: The diagnostic, with the worst case beside it. Each record's Rényi cost is summed
+            over all steps first, and only then averaged: the exponential of a whole run stands
+            inside the expectation.
+        :raises ValueError: when distances are not a table of finite numbers ≥ 0, or a number is out
+            of range.
         """
         table = np.asarray(distances, float)
         if table.ndim != 2 or table.size == 0 or not np.all(np.isfinite(table) & (table >= 0)):

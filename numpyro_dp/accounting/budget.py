@@ -12,14 +12,12 @@ DEFAULT_DELTA = 1e-6
 class Budget:
     """An (ε, δ) budget.
 
-    Args:
-        epsilon: largest ε that may be spent, in (0, inf).
-        delta: the δ at which ε is read off the privacy curve, in (0, 1).
+    :param epsilon: largest ε that may be spent, in (0, inf).
+    :param delta: the δ at which ε is read off the privacy curve, in (0, 1).
+    :raises ValueError: when either number is outside its range.
 
-    Raises:
-        ValueError: when either number is outside its range.
+    **Example**::
 
-    Example:
         >>> Budget(epsilon=1.0, delta=1e-5)
         Budget(epsilon=1.0, delta=1e-05)
     """

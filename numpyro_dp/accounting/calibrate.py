@@ -24,20 +24,16 @@ def calibrate(
 ) -> float:
     """Return the least noise multiplier at which ``event_family`` fits ``budget``.
 
-    Args:
-        event_family: from a noise multiplier (noise standard deviation over clip norm) to the
-            event of one complete run, total variation included; more noise must cost less.
-        budget: the (ε, δ) that the run may cost.
-        relation: the neighbouring relation.
+    :param event_family: from a noise multiplier (noise standard deviation over clip norm) to the
+        event of one complete run, total variation included; more noise must cost less.
+    :param budget: the (ε, δ) that the run may cost.
+    :param relation: the neighbouring relation.
+    :returns: A noise multiplier that fits, at most a factor 1.0005 above the least one.
+    :raises ValueError: when no noise multiplier up to 1e9 fits, as when total variation alone
+        exceeds δ.
 
-    Returns:
-        A noise multiplier that fits, at most a factor 1.0005 above the least one.
+    **Example**::
 
-    Raises:
-        ValueError: when no noise multiplier up to 1e9 fits, as when total variation alone
-            exceeds δ.
-
-    Example:
         >>> from numpyro_dp.accounting.events import GaussianDpEvent
         >>> round(calibrate(GaussianDpEvent, Budget(1.0, 1e-5)), 2)
         3.73
@@ -69,28 +65,22 @@ def largest(
 ) -> float:
     """Return the largest parameter at which ``event_family`` fits ``budget``.
 
-    Args:
-        event_family: from a parameter whose ε rises (a likelihood power, a bound on the log ratio,
-            a number of steps) to the event of one complete run.
-        budget: the (ε, δ) that the run may cost.
-        relation: the neighbouring relation.
-        lower: the least parameter of interest, positive.
-        upper: the largest one; when both are ``int`` the parameter is a whole number.
+    :param event_family: from a parameter whose ε rises (a likelihood power, a bound on the log
+        ratio, a number of steps) to the event of one complete run.
+    :param budget: the (ε, δ) that the run may cost.
+    :param relation: the neighbouring relation.
+    :param lower: the least parameter of interest, positive.
+    :param upper: the largest one; when both are ``int`` the parameter is a whole number.
+    :returns: A parameter that fits, at most a factor 1.0005 below the largest one; exactly the
+        largest whole number.
+    :raises ValueError: when ``lower`` does not fit, or the bounds are not 0 < lower ≤ upper.
 
-    Returns:
-        A parameter that fits, at most a factor 1.0005 below the largest one; exactly the largest
-        whole number.
+    **Privacy.** Nothing is released; the family must use public numbers alone.
 
-    Raises:
-        ValueError: when ``lower`` does not fit, or the bounds are not 0 < lower ≤ upper.
+    **References.** design.md section 5.
 
-    Privacy:
-        Nothing is released; the family must use public numbers alone.
+    **Example**::
 
-    References:
-        design.md section 5.
-
-    Example:
         >>> from numpyro_dp.accounting.events import BarkerBit, SelfComposedDpEvent
         >>> budget = Budget(1.0, 1e-5)
         >>> steps = largest(
@@ -206,11 +196,8 @@ def _guess(event_family: Callable[[float], DpEvent], budget: Budget, relation: R
 def gaussian_shift(budget: Budget) -> float:
     """Return the largest μ for which N(μ, 1) against N(0, 1) fits ``budget``.
 
-    Args:
-        budget: the (ε, δ) to fit.
-
-    Returns:
-        μ, rounded down by at most a factor 1 − 1e-12.
+    :param budget: the (ε, δ) to fit.
+    :returns: μ, rounded down by at most a factor 1 − 1e-12.
     """
     low, high = 0.0, 1.0
     while gaussian_delta(budget.epsilon, high) <= budget.delta:

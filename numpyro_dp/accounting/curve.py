@@ -46,12 +46,11 @@ _E = TypeVar("_E", bound=DpEvent)
 class Parts:
     """What an event comes to: Gaussian shifts, steps and bounds with counts, and distances.
 
-    Args:
-        squares: squared Gaussian shifts μ², one for each kind of release.
-        steps: counts of the Poisson-subsampled Gaussian steps.
-        bounds: counts of everything else.
-        distances: total variation distances.
-        private: False as soon as anything was released without privacy.
+    :param squares: squared Gaussian shifts μ², one for each kind of release.
+    :param steps: counts of the Poisson-subsampled Gaussian steps.
+    :param bounds: counts of everything else.
+    :param distances: total variation distances.
+    :param private: False as soon as anything was released without privacy.
     """
 
     squares: tuple[float, ...] = ()
@@ -110,8 +109,7 @@ def handles(cls: type[_E]) -> Callable[[Callable[[_E, Relation], Parts]], _Handl
 def parts(event: DpEvent, relation: Relation) -> Parts:
     """Return what ``event`` comes to under ``relation``.
 
-    Raises:
-        ValueError: when the event, or one inside it, has no statement here.
+    :raises ValueError: when the event, or one inside it, has no statement here.
     """
     handler = _HANDLERS.get(type(event))
     if handler is None:
@@ -236,11 +234,8 @@ class PrivacyCurve:
     def delta(self, epsilon: float) -> float:
         """Return δ at ``epsilon``.
 
-        Args:
-            epsilon: ε ≥ 0; may be infinite.
-
-        Returns:
-            The least certified δ, in [0, 1].
+        :param epsilon: ε ≥ 0; may be infinite.
+        :returns: The least certified δ, in [0, 1].
         """
         if not epsilon >= 0:
             raise ValueError(f"epsilon must not be negative, got {epsilon!r}")
@@ -255,11 +250,8 @@ class PrivacyCurve:
     def epsilon(self, delta: float) -> float:
         """Return ε at ``delta``.
 
-        Args:
-            delta: δ in (0, 1).
-
-        Returns:
-            The least certified ε ≥ 0; infinite when none is.
+        :param delta: δ in (0, 1).
+        :returns: The least certified ε ≥ 0; infinite when none is.
         """
         if not 0 < delta < 1:
             raise ValueError(f"delta must lie in (0, 1), got {delta!r}")
@@ -322,22 +314,17 @@ def privacy_curve(
 ) -> PrivacyCurve:
     """Return the privacy curve of ``event``.
 
-    Args:
-        event: any nesting of the events in ``numpyro_dp.events``.
-        relation: the neighbouring relation, ``"zero_out"``, ``"replace_one"`` or
-            ``"add_remove"``.
-        coarse: quicker, and every value a little larger still, where steps have wide losses.
+    :param event: any nesting of the events in ``numpyro_dp.events``.
+    :param relation: the neighbouring relation, ``"zero_out"``, ``"replace_one"`` or
+        ``"add_remove"``.
+    :param coarse: quicker, and every value a little larger still, where steps have wide losses.
+    :returns: The curve, with methods ``epsilon(delta)`` and ``delta(epsilon)``.
+    :raises ValueError: when the relation or an event is unknown.
 
-    Returns:
-        The curve, with methods ``epsilon(delta)`` and ``delta(epsilon)``.
+    **References.** privacy.md sections 0 to 2; design.md section 5.
 
-    Raises:
-        ValueError: when the relation or an event is unknown.
+    **Example**::
 
-    References:
-        privacy.md sections 0 to 2; design.md section 5.
-
-    Example:
         >>> curve = privacy_curve(SelfComposedDpEvent(GaussianDpEvent(5.0), 100))
         >>> round(curve.epsilon(1e-5), 4)
         9.9973

@@ -49,8 +49,7 @@ class Steps(NamedTuple):
 def steps_of(event: DpEvent) -> Steps:
     """Return the steps of ``event``: what is neither a list nor a repetition is one step.
 
-    Raises:
-        ValueError: for a count that is no whole number from 0 on, which would give steps back.
+    :raises ValueError: for a count that is no whole number from 0 on, which would give steps back.
     """
     if isinstance(event, NoOpDpEvent):
         return Steps(Counter(), Fraction(0))

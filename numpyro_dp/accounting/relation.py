@@ -26,8 +26,7 @@ _TEXT: dict[Relation, str] = {
 def check_relation(relation: str) -> Relation:
     """Return ``relation`` when it names a supported neighbouring relation.
 
-    Raises:
-        ValueError: for any other text.
+    :raises ValueError: for any other text.
     """
     for known in RELATIONS:
         if relation == known:

@@ -6,7 +6,8 @@ import math
 def rounded_up(value: float, digits: int = 4) -> str:
     """Return ``value`` with ``digits`` significant digits, never less than it is; ∞ for inf.
 
-    Example:
+    **Example**::
+
         >>> rounded_up(1.12731), rounded_up(0.5), rounded_up(float("inf"))
         ('1.128', '0.5', '∞')
     """

@@ -50,14 +50,13 @@ def spent_lines(
 ) -> list[tuple[str, str]]:
     """Return what may be said of everything charged, as names and texts.
 
-    Args:
-        total: ε that counts against the budget, or of all charges as one list without one.
-        planned: ε of all charges as one list.
-        count: number of charges.
-        opening: how many of them count as one list that was fixed in advance.
-        delta: the δ of all figures.
-        budget: the ε that nothing may exceed.
-        conditions: what all of it depends on.
+    :param total: ε that counts against the budget, or of all charges as one list without one.
+    :param planned: ε of all charges as one list.
+    :param count: number of charges.
+    :param opening: how many of them count as one list that was fixed in advance.
+    :param delta: the δ of all figures.
+    :param budget: the ε that nothing may exceed.
+    :param conditions: what all of it depends on.
     """
     at = f"at δ = {delta:.3g}"
     lines: list[tuple[str, str]] = []
@@ -101,17 +100,16 @@ def spent_lines(
 class SpendingReport:
     """Everything a ledger holds, for people.
 
-    Args:
-        rows: the charges, in order.
-        total: ε of all of them together at ``delta``, as it counts against the budget; under the
-            conditions of the rows, if any.
-        planned: ε of all of them at ``delta``, had they been one list fixed in advance.
-        opening: how many of the first charges count as such a list.
-        delta: the δ of every figure.
-        relation: the neighbouring relation of every figure.
-        budget: the ε that may be spent in all, None without a limit.
-        left: the largest ε whose Gaussian event still fits.
-        path: the ledger's file, None in memory.
+    :param rows: the charges, in order.
+    :param total: ε of all of them together at ``delta``, as it counts against the budget; under the
+        conditions of the rows, if any.
+    :param planned: ε of all of them at ``delta``, had they been one list fixed in advance.
+    :param opening: how many of the first charges count as such a list.
+    :param delta: the δ of every figure.
+    :param relation: the neighbouring relation of every figure.
+    :param budget: the ε that may be spent in all, None without a limit.
+    :param left: the largest ε whose Gaussian event still fits.
+    :param path: the ledger's file, None in memory.
     """
 
     rows: tuple[SpendingRow, ...]

@@ -27,17 +27,13 @@ _COMMANDS: dict[str, tuple[str, Callable[[Snapshot], tuple[str, int]]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``python -m numpyro_dp`` and return its exit code.
 
-    Args:
-        arguments: the words of the command line; ``None`` for those of the process.
-
-    Returns:
-        0 when all is well, 1 when ``verify`` found a problem, 2 when the ledger is missing,
+    :param arguments: the words of the command line; ``None`` for those of the process.
+    :returns: 0 when all is well, 1 when ``verify`` found a problem, 2 when the ledger is missing,
         foreign or damaged.
+    :raises SystemExit: with code 2, when the command was not understood.
 
-    Raises:
-        SystemExit: with code 2, when the command was not understood.
+    **Example**::
 
-    Example:
         >>> import contextlib, io
         >>> with contextlib.redirect_stderr(io.StringIO()):
         ...     main(["ledger", "show", "/no/such/ledger"])

@@ -26,11 +26,10 @@ DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 class Snapshot:
     """What a ledger held at one moment.
 
-    Args:
-        path: the file.
-        budget: its budget, ``None`` without one.
-        relation: its neighbouring relation.
-        book: its charges, in order, and what was taken out of plans.
+    :param path: the file.
+    :param budget: its budget, ``None`` without one.
+    :param relation: its neighbouring relation.
+    :param book: its charges, in order, and what was taken out of plans.
     """
 
     path: Path
@@ -42,8 +41,7 @@ class Snapshot:
     def read(cls, path: str | os.PathLike[str]) -> "Snapshot":
         """Read the ledger at ``path``, whose digests are checked on the way.
 
-        Raises:
-            LedgerError: when there is no file, or one that is foreign or damaged.
+        :raises LedgerError: when there is no file, or one that is foreign or damaged.
         """
         # A ledger's class would make a new file where there is none.
         if not Path(path).exists():

@@ -22,17 +22,16 @@ class Problem:
 
     Everything here is public: none of it is computed from a value of the data.
 
-    Args:
-        loss: f, convex.
-        num_records: number of records, or a public bound on it.
-        row_norm: R, bound on ‖x‖.
-        largest_offset: bound on |offset|.
-        precision: P, shape (dim, dim): that of the prior and the extra ridge.
-        start: shape (dim,); where the prior is largest, and where the solver starts.
-        strong_convexity: λ, a lower bound on P's eigenvalues.
-        prior_smoothness: an upper bound on P's eigenvalues.
-        ridge: the part of P that is not the prior's, a multiple of the identity.
-        tilt: bound on ‖b‖.
+    :param loss: f, convex.
+    :param num_records: number of records, or a public bound on it.
+    :param row_norm: R, bound on ‖x‖.
+    :param largest_offset: bound on |offset|.
+    :param precision: P, shape (dim, dim): that of the prior and the extra ridge.
+    :param start: shape (dim,); where the prior is largest, and where the solver starts.
+    :param strong_convexity: λ, a lower bound on P's eigenvalues.
+    :param prior_smoothness: an upper bound on P's eigenvalues.
+    :param ridge: the part of P that is not the prior's, a multiple of the identity.
+    :param tilt: bound on ‖b‖.
     """
 
     loss: Loss
@@ -105,15 +104,12 @@ def problem(
 ) -> Problem:
     """The problem of a recognised model, with an extra ridge around the prior's mode.
 
-    Args:
-        glm: the model.
-        loss: its loss, with bounded derivatives.
-        num_records: number of records, or a public bound on it.
-        row_norm: bound on the rows of the design.
-        regularisation: curvature of the extra ridge, added to the prior's.
-
-    Raises:
-        UnsupportedModelError: when the prior is not Gaussian, or too flat to be of use.
+    :param glm: the model.
+    :param loss: its loss, with bounded derivatives.
+    :param num_records: number of records, or a public bound on it.
+    :param row_norm: bound on the rows of the design.
+    :param regularisation: curvature of the extra ridge, added to the prior's.
+    :raises UnsupportedModelError: when the prior is not Gaussian, or too flat to be of use.
     """
     prior = gaussian_prior(glm.wall)
     dim = glm.dim

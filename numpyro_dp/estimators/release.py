@@ -25,7 +25,7 @@ _UNITS = _SD * math.hypot(1, _COARSE)
 class LatticeOutput:
     """Gaussian noise of standard deviation ``noise_sd`` for vectors of ``dim`` coordinates.
 
-    Privacy: the noise is exactly floored Gaussian up to ``tv``; the vector is moved by at most
+    **Privacy.** The noise is exactly floored Gaussian up to ``tv``; the vector is moved by at most
     ``rounding`` in norm before it.
     """
 

@@ -101,8 +101,7 @@ def gradient_norm_after(problem: Problem, iterations: int) -> float:
 def num_iterations(problem: Problem, tolerance: float) -> int:
     """The number of steps after which the gradient norm is at most ``tolerance``.
 
-    Raises:
-        ValueError: when rounding in float64 alone could leave more than that.
+    :raises ValueError: when rounding in float64 alone could leave more than that.
     """
     room = tolerance * (1 - 1e-6) - arithmetic_tolerance(problem)
     if room <= 0:
@@ -140,15 +139,13 @@ def minimise(
 ) -> Float[np.ndarray, " dim"]:
     """The point after ``iterations`` steps of float64 arithmetic on the host's processor.
 
-    Args:
-        problem: the constants.
-        design: rows of norm at most ``problem.row_norm``.
-        tilt: b, of norm at most ``problem.tilt``.
-        iterations: the count; it must not be computed from the data.
+    :param problem: the constants.
+    :param design: rows of norm at most ``problem.row_norm``.
+    :param tilt: b, of norm at most ``problem.tilt``.
+    :param iterations: the count; it must not be computed from the data.
 
-    Privacy:
-        The point is secret until noise is added to it. Nothing else leaves this function, and
-        nothing here stops or fails on account of a value.
+    **Privacy.** The point is secret until noise is added to it. Nothing else leaves this function,
+    and nothing here stops or fails on account of a value.
     """
     with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
         point = _descend(

@@ -35,19 +35,17 @@ _TOLERANCE = 1e-3
 class GLM:
     """A model whose every record is a convex loss of one linear predictor; made by `recognise`.
 
-    Args:
-        wall: the model.
-        site: the observed site.
-        family: ``"bernoulli"``, ``"binomial"``, ``"negative_binomial"``, ``"poisson"``,
-            ``"normal"`` or ``"hinge"``.
-        raw_loss: the loss as the model has it, perhaps without bounds; see :meth:`loss`.
-        fixed_trials: whether the number of trials is a constant of the model.
+    :param wall: the model.
+    :param site: the observed site.
+    :param family: ``"bernoulli"``, ``"binomial"``, ``"negative_binomial"``, ``"poisson"``,
+        ``"normal"`` or ``"hinge"``.
+    :param raw_loss: the loss as the model has it, perhaps without bounds; see :meth:`loss`.
+    :param fixed_trials: whether the number of trials is a constant of the model.
 
-    Privacy:
-        A row is a function of one record; it never depends on the position. Whatever is computed
-        from rows and a loss alone is bounded by the loss's derivatives, whether or not the model
-        was understood rightly: that ``-loss`` is the model's log likelihood is checked on made-up
-        records, for the sake of correctness only.
+    **Privacy.** A row is a function of one record; it never depends on the position. Whatever is
+    computed from rows and a loss alone is bounded by the loss's derivatives, whether or not the
+    model was understood rightly: that ``-loss`` is the model's log likelihood is checked on made-up
+    records, for the sake of correctness only.
     """
 
     wall: PrivateModel
@@ -109,18 +107,15 @@ class GLM:
     ) -> Loss:
         """The loss with bounded derivatives; Bernoulli outcomes need no option.
 
-        Args:
-            huber: for normal outcomes, the residual in standard deviations past which the loss
-                becomes linear (a Huber loss).
-            max_trials: for binomial outcomes with a number of trials in each record, a public
-                bound on it; larger ones are cut to it.
-            predictor_bounds: for Poisson outcomes, the log rates past which the loss becomes
-                linear.
-            max_count: for Poisson and negative binomial outcomes, a public bound on the count;
-                larger ones are cut to it.
-
-        Raises:
-            UnsupportedModelError: when an option that the family needs is missing.
+        :param huber: for normal outcomes, the residual in standard deviations past which the loss
+            becomes linear (a Huber loss).
+        :param max_trials: for binomial outcomes with a number of trials in each record, a public
+            bound on it; larger ones are cut to it.
+        :param predictor_bounds: for Poisson outcomes, the log rates past which the loss becomes
+            linear.
+        :param max_count: for Poisson and negative binomial outcomes, a public bound on the count;
+            larger ones are cut to it.
+        :raises UnsupportedModelError: when an option that the family needs is missing.
         """
         return bounded_loss(
             self.site,
@@ -137,22 +132,17 @@ class GLM:
 def recognise(wall: PrivateModel) -> GLM:
     """Prove that a model is a generalised linear one.
 
-    Args:
-        wall: the model, split.
+    :param wall: the model, split.
+    :returns: The linear predictor and the loss of its one outcome.
+    :raises UnsupportedModelError: naming the site and the condition that fails: one outcome in the
+        private plate, (negative) binomial, Poisson or normal with a constant scale, whose predictor
+        is affine in the unconstrained parameters (the program of its gradient, after dead-code
+        elimination, reads no parameter).
 
-    Returns:
-        The linear predictor and the loss of its one outcome.
+    **Privacy.** No value of any record is looked at.
 
-    Raises:
-        UnsupportedModelError: naming the site and the condition that fails: one outcome in the
-            private plate, (negative) binomial, Poisson or normal with a constant scale, whose
-            predictor is affine in the unconstrained parameters (the program of its gradient, after
-            dead-code elimination, reads no parameter).
+    **Example**::
 
-    Privacy:
-        No value of any record is looked at.
-
-    Example:
         >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
         >>> from numpyro_dp.model.private_model import PrivateModel
         >>> def model(x, y):
@@ -215,11 +205,10 @@ def _require_same_likelihood(glm: GLM) -> None:
 class GaussianPrior:
     """A prior whose log density is ``-z'Pz/2 + b'z`` in the flat unconstrained position.
 
-    Args:
-        precision: P, shape (dim, dim); zero where the prior is flat.
-        linear: b, shape (dim,).
-        least: a lower bound on P's smallest eigenvalue, at least 0.
-        most: an upper bound on P's largest.
+    :param precision: P, shape (dim, dim); zero where the prior is flat.
+    :param linear: b, shape (dim,).
+    :param least: a lower bound on P's smallest eigenvalue, at least 0.
+    :param most: an upper bound on P's largest.
     """
 
     precision: np.ndarray
@@ -237,16 +226,12 @@ class GaussianPrior:
 def gaussian_prior(wall: PrivateModel) -> GaussianPrior:
     """The prior in unconstrained coordinates, Jacobians included, when it is Gaussian or flat.
 
-    Args:
-        wall: the model, split.
+    :param wall: the model, split.
+    :raises UnsupportedModelError: naming a site whose log density has no constant, non-positive
+        curvature.
 
-    Raises:
-        UnsupportedModelError: naming a site whose log density has no constant, non-positive
-            curvature.
-
-    Privacy:
-        No record is looked at. The quadratic itself, not the model's prior, is what a kernel
-        samples from: a guarantee that rests on its curvature holds in any case.
+    **Privacy.** No record is looked at. The quadratic itself, not the model's prior, is what a
+    kernel samples from: a guarantee that rests on its curvature holds in any case.
     """
     terms, (_, struct) = prior_terms(wall), flat_position(wall)
     zero = jnp.zeros(struct.shape, struct.dtype)
@@ -283,14 +268,9 @@ def gaussian_prior(wall: PrivateModel) -> GaussianPrior:
 def prior_curvature(wall: PrivateModel) -> tuple[float, float]:
     """Bounds (m, M) on the curvature of ``-log prior`` in unconstrained coordinates.
 
-    Args:
-        wall: the model, split.
-
-    Returns:
-        m, rounded down (0 for a prior that is flat in some direction), and M, rounded up.
-
-    Raises:
-        UnsupportedModelError: when the curvature is not provably constant, naming the site.
+    :param wall: the model, split.
+    :returns: m, rounded down (0 for a prior that is flat in some direction), and M, rounded up.
+    :raises UnsupportedModelError: when the curvature is not provably constant, naming the site.
     """
     prior = gaussian_prior(wall)
     return prior.least, prior.most

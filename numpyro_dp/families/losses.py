@@ -37,15 +37,15 @@ class Loss:
     Bounds that are infinite leave the loss as the model has it; finite ones continue it linearly,
     which keeps it convex.
 
-    Args:
-        family: ``"bernoulli"``, ``"binomial"``, ``"negative_binomial"``, ``"poisson"``,
-            ``"normal"`` or ``"hinge"``.
-        weight: public factor of the record's log likelihood (``handlers.scale``).
-        noise_scale: standard deviation of a normal outcome; half width of a hinge's corner.
-        max_trials: public bound on the number of trials (or failures).
-        huber: residual, in standard deviations, past which squared error becomes linear.
-        low, high: predictors past which a Poisson loss becomes linear.
-        max_count: public bound on a Poisson or negative binomial count; larger ones are cut to it.
+    :param family: ``"bernoulli"``, ``"binomial"``, ``"negative_binomial"``, ``"poisson"``,
+        ``"normal"`` or ``"hinge"``.
+    :param weight: public factor of the record's log likelihood (``handlers.scale``).
+    :param noise_scale: standard deviation of a normal outcome; half width of a hinge's corner.
+    :param max_trials: public bound on the number of trials (or failures).
+    :param huber: residual, in standard deviations, past which squared error becomes linear.
+    :param low, high: predictors past which a Poisson loss becomes linear.
+    :param max_count: public bound on a Poisson or negative binomial count; larger ones are cut to
+        it.
     """
 
     family: str

@@ -17,8 +17,7 @@ from numpyro_dp.model.structure import explained, key_struct
 def prior_terms(wall: PrivateModel) -> Callable[[Any], dict[str, Any]]:
     """Log prior of each site outside the plate at a flat position, every one quadratic in it.
 
-    Raises:
-        UnsupportedModelError: naming the first site whose curvature is not provably constant.
+    :raises UnsupportedModelError: naming the first site whose curvature is not provably constant.
     """
     unravel, struct = flat_position(wall)
     layout = wall._spec.layout

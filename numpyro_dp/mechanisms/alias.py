@@ -31,11 +31,8 @@ class AliasTable(NamedTuple):
 def build(weights: list[int]) -> AliasTable:
     """A table that draws i with probability exactly ``weights[i] / 2**63``.
 
-    Args:
-        weights: non-negative Python integers that sum to ``2**63``; a power of two of them.
-
-    Raises:
-        ValueError: when the weights are not such a list.
+    :param weights: non-negative Python integers that sum to ``2**63``; a power of two of them.
+    :raises ValueError: when the weights are not such a list.
     """
     columns = len(weights)
     bits = columns.bit_length() - 1

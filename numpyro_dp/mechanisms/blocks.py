@@ -71,14 +71,13 @@ def blockwise_sum(
 ) -> Array:
     """The sum over a batch, one block after another.
 
-    Args:
-        vector: maps the leaves of one record (each with leading axis 1) to what it adds.
-        block_sum: maps those of all rows of a block, their row numbers and their mask to a sum.
-        records: leaves with leading axis ``num_records``.
-        batch: row numbers and mask of a batch; ``None`` for all records.
-        blocks: number of blocks.
-        size: rows of each; together at least as many as the batch has places.
-        num_records: records in the data.
+    :param vector: maps the leaves of one record (each with leading axis 1) to what it adds.
+    :param block_sum: maps those of all rows of a block, their row numbers and their mask to a sum.
+    :param records: leaves with leading axis ``num_records``.
+    :param batch: row numbers and mask of a batch; ``None`` for all records.
+    :param blocks: number of blocks.
+    :param size: rows of each; together at least as many as the batch has places.
+    :param num_records: records in the data.
     """
     if batch is not None and blocks > 1:
         padding = (0, blocks * size - batch[0].shape[0])

@@ -27,23 +27,19 @@ def centre(
 ) -> Float[Array, " dim"]:
     """The shift c at which clipped scores have mean zero under ``weights``.
 
-    Args:
-        scores: the record's vector for each outcome that it might have had.
-        weights: their probabilities at the record's own inputs.
-        clip_norm: the norm that ``score - c`` is going to be clipped to.
+    :param scores: the record's vector for each outcome that it might have had.
+    :param weights: their probabilities at the record's own inputs.
+    :param clip_norm: the norm that ``score - c`` is going to be clipped to.
+    :returns: c, after a fixed number of reweighting steps.
 
-    Returns:
-        c, after a fixed number of reweighting steps.
+    **Privacy.** A function of one record and released values. The caller clips ``score - c``, so
+    the sensitivity is that of a plain clip, whatever c is.
 
-    Privacy:
-        A function of one record and released values. The caller clips ``score - c``, so the
-        sensitivity is that of a plain clip, whatever c is.
+    **References.** privacy.md section 2. The equation is that of Huber's estimate of location
+    (1964), solved by iterative reweighting.
 
-    References:
-        privacy.md section 2. The equation is that of Huber's estimate of location (1964), solved
-        by iterative reweighting.
+    **Example**::
 
-    Example:
         >>> import jax.numpy as jnp
         >>> scores, weights = jnp.array([[-0.1, 0.0], [0.9, 0.0]]), jnp.array([0.9, 0.1])
         >>> [round(float(x), 3) for x in centre(scores, weights, clip_norm=0.18)]
@@ -74,24 +70,20 @@ def centred_clip(
     What the equation for the shift still lacks after a fixed number of steps is taken off all
     clipped scores alike, so that their mean under ``weights`` is zero but for rounding.
 
-    Args:
-        score: the record's own vector.
-        scores: the record's vector for each outcome that it might have had; the own one among
-            them where they are drawn.
-        weights: their probabilities at the record's own inputs.
-        clip_norm: largest norm of the result.
+    :param score: the record's own vector.
+    :param scores: the record's vector for each outcome that it might have had; the own one among
+        them where they are drawn.
+    :param weights: their probabilities at the record's own inputs.
+    :param clip_norm: largest norm of the result.
+    :returns: A vector of norm ``clip_norm`` at most.
 
-    Returns:
-        A vector of norm ``clip_norm`` at most.
+    **Privacy.** A function of one record and released values, of norm ``clip_norm`` at most: the
+    sensitivity is that of a plain clip.
 
-    Privacy:
-        A function of one record and released values, of norm ``clip_norm`` at most: the
-        sensitivity is that of a plain clip.
+    **References.** privacy.md section 2.
 
-    References:
-        privacy.md section 2.
+    **Example**::
 
-    Example:
         >>> import jax.numpy as jnp
         >>> scores, weights = jnp.array([[-0.1], [0.9]]), jnp.array([0.9, 0.1])
         >>> both = [centred_clip(score, scores, weights, 0.18) for score in scores]

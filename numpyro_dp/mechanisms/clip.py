@@ -28,25 +28,21 @@ def integer_sum(
 ) -> Int32[Array, " dim"]:
     """Sum of the clipped, rounded vectors of a block of records, in lattice units.
 
-    Args:
-        lattice: the plan.
-        vectors: one record's vector a row.
-        rows: row *numbers* in the data; the dither must not depend on the place in the batch.
-        mask: False for padding.
-        dither_words: one random word a coordinate when ``lattice.dither``, else ignored.
-        opaque: any word that the compiler cannot know; the result does not depend on it.
-        bound: what limits a record at this step of a schedule, at most what ``lattice`` allows;
-            by default the lattice's own.
+    :param lattice: the plan.
+    :param vectors: one record's vector a row.
+    :param rows: row *numbers* in the data; the dither must not depend on the place in the batch.
+    :param mask: False for padding.
+    :param dither_words: one random word a coordinate when ``lattice.dither``, else ignored.
+    :param opaque: any word that the compiler cannot know; the result does not depend on it.
+    :param bound: what limits a record at this step of a schedule, at most what ``lattice`` allows;
+        by default the lattice's own.
+    :returns: int32 sums, exact; a masked, non-finite or overflowing record adds exactly zero.
 
-    Returns:
-        int32 sums, exact; a masked, non-finite or overflowing record adds exactly zero.
-
-    Privacy: every row's contribution is a function of that record and its row number alone and
+    **Privacy.** Every row's contribution is a function of that record and its row number alone and
     has integer norm at most ``sqrt(lattice.squared_bound)``, checked on the integers that are
     added.
-
-    Raises:
-        ValueError: for more than ``lattice.exact_rows`` rows, which float32 may not add exactly.
+    :raises ValueError: for more than ``lattice.exact_rows`` rows, which float32 may not add
+        exactly.
     """
     if vectors.shape[0] > lattice.exact_rows:
         raise ValueError(
@@ -61,9 +57,8 @@ def integer_sum(
 class Contributions(NamedTuple):
     """Records' vectors as integers, and which of them may be added.
 
-    Args:
-        integers: in lattice units; a buffer, not an expression that may be evaluated twice.
-        good: False for a record that is masked, not finite or over its bound.
+    :param integers: in lattice units; a buffer, not an expression that may be evaluated twice.
+    :param good: False for a record that is masked, not finite or over its bound.
     """
 
     integers: Float32[Array, "rows dim"]
@@ -81,13 +76,12 @@ def contributions(
 ) -> Contributions:
     """The clipped, rounded vectors of a block of records, each checked.
 
-    Args:
-        lattice, vectors, rows, mask, opaque, bound: as for :func:`integer_sum`.
-        dither_words: one random word a coordinate when ``lattice.dither``, else ignored; a row
-            for each record where these hold different coordinates.
+    :param lattice, vectors, rows, mask, opaque, bound: as for :func:`integer_sum`.
+    :param dither_words: one random word a coordinate when ``lattice.dither``, else ignored; a row
+        for each record where these hold different coordinates.
 
-    Privacy: every row is a function of that record and its row number alone; where it is good, its
-    integer norm is at most ``sqrt(lattice.squared_bound)``. A zero stays zero, dither or not.
+    **Privacy.** Every row is a function of that record and its row number alone; where it is good,
+    its integer norm is at most ``sqrt(lattice.squared_bound)``. A zero stays zero, dither or not.
     """
     bound = lattice.bound if bound is None else bound
     squared = jnp.sum(vectors * vectors, axis=1)

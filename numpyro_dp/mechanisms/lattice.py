@@ -68,11 +68,10 @@ def _floored_gaussian_weights(sd: int, span: int) -> list[int]:
 def noise_table(sd: int, span: int) -> alias.AliasTable:
     """The table of floor|Z|, Z ~ N(0, sd²), for values below ``span * sd``.
 
-    Args:
-        sd: standard deviation in lattice units, a power of two of at least 32.
-        span: last value in standard deviations, 8 or 16.
+    :param sd: standard deviation in lattice units, a power of two of at least 32.
+    :param span: last value in standard deviations, 8 or 16.
 
-    Privacy: total variation to the true law at most 2^-49 (span 8) or 2^-52 (span 16) a draw,
+    **Privacy.** Total variation to the true law at most 2^-49 (span 8) or 2^-52 (span 16) a draw,
     the mass beyond the table included (it sits in cell 0).
     """
     return alias.build(_floored_gaussian_weights(sd, span))
@@ -81,10 +80,9 @@ def noise_table(sd: int, span: int) -> alias.AliasTable:
 class Bound(NamedTuple):
     """What limits a record in one release: host numbers, or the current row of a schedule.
 
-    Args:
-        squared: largest squared norm of a record's integer vector.
-        cap: norm to which a record is shrunk before rounding, in lattice units.
-        scale: size of a lattice unit, in units of the clipped sum.
+    :param squared: largest squared norm of a record's integer vector.
+    :param cap: norm to which a record is shrunk before rounding, in lattice units.
+    :param scale: size of a lattice unit, in units of the clipped sum.
     """
 
     squared: int | UInt32[Array, ""]
@@ -96,14 +94,13 @@ class Bound(NamedTuple):
 class Lattice:
     """How a release is rounded and noised: host scalars only, fixed before data is seen.
 
-    Args:
-        sd: standard deviation of one table draw, in lattice units.
-        span: reach of the table in standard deviations.
-        coarse: multiplier a of a second draw, the noise being a·k1 + k2; 0 for one draw.
-        squared_bound: largest squared norm of a record's integer vector.
-        cap: norm to which a record is shrunk before rounding, in lattice units.
-        dither: whether rounding is made unbiased by a pseudo-random offset.
-        scale: size of a lattice unit, in units of the clipped sum.
+    :param sd: standard deviation of one table draw, in lattice units.
+    :param span: reach of the table in standard deviations.
+    :param coarse: multiplier a of a second draw, the noise being a·k1 + k2; 0 for one draw.
+    :param squared_bound: largest squared norm of a record's integer vector.
+    :param cap: norm to which a record is shrunk before rounding, in lattice units.
+    :param dither: whether rounding is made unbiased by a pseudo-random offset.
+    :param scale: size of a lattice unit, in units of the clipped sum.
     """
 
     sd: int
@@ -161,19 +158,16 @@ def choose_lattice(
 ) -> Lattice:
     """The coarsest lattice whose rounding costs at most about 1 % of the signal.
 
-    Args:
-        dim: coordinates of the released vector.
-        clip_norm: bound on a record's norm, in the units of the sum.
-        noise_multiplier: standard deviation of the noise over ``clip_norm``.
-        expected_batch: expected number of records in a sum.
-        max_rows: the most records a sum may hold; int32 is sized for it.
-        fixed_rows: whether a record has the same row number in all neighbouring data sets; where
-            records may be absent it has not, and a dither by row number would move with them.
-        precise: use the table that reaches 16 standard deviations, for very long or wide runs.
-
-    Raises:
-        ValueError: when no lattice is fine enough for this much noise in this many dimensions, or
-            when the noise is too small to be told from none.
+    :param dim: coordinates of the released vector.
+    :param clip_norm: bound on a record's norm, in the units of the sum.
+    :param noise_multiplier: standard deviation of the noise over ``clip_norm``.
+    :param expected_batch: expected number of records in a sum.
+    :param max_rows: the most records a sum may hold; int32 is sized for it.
+    :param fixed_rows: whether a record has the same row number in all neighbouring data sets; where
+        records may be absent it has not, and a dither by row number would move with them.
+    :param precise: use the table that reaches 16 standard deviations, for very long or wide runs.
+    :raises ValueError: when no lattice is fine enough for this much noise in this many dimensions,
+        or when the noise is too small to be told from none.
     """
     nm = noise_multiplier
     if nm < _LEAST_SD / _LARGEST_RADIUS:
@@ -204,13 +198,10 @@ def with_noise(
 ) -> Lattice:
     """The same tables and units of noise, for records bounded to another noise multiplier.
 
-    Args:
-        lattice: the lattice of the largest multiplier of a schedule.
-        dim, clip_norm, max_rows: as for ``choose_lattice``.
-        noise_multiplier: a smaller multiplier.
-
-    Raises:
-        ValueError: when records at this multiplier would be too long for the exact check.
+    :param lattice: the lattice of the largest multiplier of a schedule.
+    :param dim, clip_norm, max_rows: as for ``choose_lattice``.
+    :param noise_multiplier: a smaller multiplier.
+    :raises ValueError: when records at this multiplier would be too long for the exact check.
     """
     total = lattice.sd * math.hypot(1, lattice.coarse)
     longest = _LARGEST_RADIUS_OF_TWO if lattice.coarse else _LARGEST_RADIUS
@@ -302,13 +293,10 @@ def floor_noise(
 ) -> Int32[Array, " dim"]:
     """Floored Gaussian noise in lattice units, from ``lattice.draws`` pairs a coordinate.
 
-    Args:
-        lattice: the plan.
-        first, second: independent uniform words, ``draws * dim`` of each.
-
-    Returns:
-        int32 noise that acts as floor(Z), Z of standard deviation ``sd * sqrt(coarse² + 1)``; its
-        mean is ``lattice.mean``.
+    :param lattice: the plan.
+    :param first, second: independent uniform words, ``draws * dim`` of each.
+    :returns: int32 noise that acts as floor(Z), Z of standard deviation ``sd * sqrt(coarse² + 1)``;
+        its mean is ``lattice.mean``.
     """
     table = noise_table(lattice.sd, lattice.span)
     magnitude = alias.draw(table, first, second)

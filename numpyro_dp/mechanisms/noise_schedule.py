@@ -22,19 +22,14 @@ def planned_lattice(
 ) -> tuple[Lattice | None, tuple[Bound, ...]]:
     """One lattice for all levels, with what limits a record at each of them.
 
-    Args:
-        levels: noise multipliers, ascending.
-        scheduled: whether they belong to a schedule, which alone needs bounds of its own.
-        dim: coordinates that rounding is planned for.
-        clip_norm: L2 bound on a record's vector.
-        max_rows: most rows of a sum.
-        plan: what else :func:`choose_lattice` takes.
-
-    Returns:
-        The lattice of the least level and the bounds; ``None`` when privacy is switched off.
-
-    Raises:
-        ValueError: when the noise is too large or too small for the lattice.
+    :param levels: noise multipliers, ascending.
+    :param scheduled: whether they belong to a schedule, which alone needs bounds of its own.
+    :param dim: coordinates that rounding is planned for.
+    :param clip_norm: L2 bound on a record's vector.
+    :param max_rows: most rows of a sum.
+    :param plan: what else :func:`choose_lattice` takes.
+    :returns: The lattice of the least level and the bounds; ``None`` when privacy is switched off.
+    :raises ValueError: when the noise is too large or too small for the lattice.
     """
     if not all([checked_noise(clip_norm, level) for level in levels]):
         return None, ()
@@ -52,14 +47,11 @@ def taken(
 ) -> dict[float, int]:
     """How many of ``num_steps`` releases are made at each level, the levels ascending.
 
-    Args:
-        schedule: noise multiplier of every step of a chain, the last one kept for later steps.
-        num_steps: releases, over all chains.
-        start: steps that each chain has behind it.
-        num_chains: chains that share ``num_steps`` equally.
-
-    Raises:
-        ValueError: when the chains cannot share the steps equally.
+    :param schedule: noise multiplier of every step of a chain, the last one kept for later steps.
+    :param num_steps: releases, over all chains.
+    :param start: steps that each chain has behind it.
+    :param num_chains: chains that share ``num_steps`` equally.
+    :raises ValueError: when the chains cannot share the steps equally.
     """
     each, rest = divmod(num_steps, num_chains)
     if rest:

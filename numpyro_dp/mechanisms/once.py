@@ -10,9 +10,8 @@ def once(value: Array, word: UInt32[Array, ""]) -> Array:
 
     It is the result of a loop of one turn, of which only the running program knows that it is one.
 
-    Args:
-        value: the array.
-        word: any number that the compiler does not know.
+    :param value: the array.
+    :param word: any number that the compiler does not know.
     """
     turns = jnp.minimum(word | 1, 1).astype(jnp.int32)
     return lax.fori_loop(0, turns, lambda _, found: value, jnp.zeros_like(value))

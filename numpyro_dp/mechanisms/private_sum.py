@@ -49,37 +49,37 @@ class PrivateSum:
     Made by :meth:`create`; every field is a Python scalar or a frozen value of scalars, fixed
     before any data is seen.
 
-    Args:
-        num_records: records in the data.
-        dim: coordinates of a record's vector.
-        sampling_rate: chance of each record to be in a batch, in (0, 1]; 1 for full batches.
-        clip_norm: L2 bound on a record's (scaled) vector.
-        noise_multiplier: standard deviation of the noise over ``clip_norm``.
-        microbatch_size: most record vectors held in memory at once.
-        max_records: public bound on ``num_records`` where that is private (``add_remove``).
-        scale: public positive weights of the coordinates (blocks, or the root of a
-            preconditioner): ``scale * vector`` is clipped, and undone after the release.
-        sampler: how batches are drawn; ``None`` for full batches.
-        lattice: how the sum is rounded and noised; ``None`` when privacy is switched off.
-        schedule: noise multiplier of every step of a chain, the last one kept for later steps;
-            ``noise_multiplier`` is then the least of them. ``None`` for constant noise.
-        bounds: what limits a record at each distinct multiplier of the schedule, ascending.
-        entries: most coordinates of a record's vector that are not zero, which rounding and
-            blocks are planned for; ``dim`` by default. No guarantee rests on it.
+    :param num_records: records in the data.
+    :param dim: coordinates of a record's vector.
+    :param sampling_rate: chance of each record to be in a batch, in (0, 1]; 1 for full batches.
+    :param clip_norm: L2 bound on a record's (scaled) vector.
+    :param noise_multiplier: standard deviation of the noise over ``clip_norm``.
+    :param microbatch_size: most record vectors held in memory at once.
+    :param max_records: public bound on ``num_records`` where that is private (``add_remove``).
+    :param scale: public positive weights of the coordinates (blocks, or the root of a
+        preconditioner): ``scale * vector`` is clipped, and undone after the release.
+    :param sampler: how batches are drawn; ``None`` for full batches.
+    :param lattice: how the sum is rounded and noised; ``None`` when privacy is switched off.
+    :param schedule: noise multiplier of every step of a chain, the last one kept for later steps;
+        ``noise_multiplier`` is then the least of them. ``None`` for constant noise.
+    :param bounds: what limits a record at each distinct multiplier of the schedule, ascending.
+    :param entries: most coordinates of a record's vector that are not zero, which rounding and
+        blocks are planned for; ``dim`` by default. No guarantee rests on it.
 
-    Privacy: one release is the Gaussian mechanism at ``noise_multiplier``, Poisson-subsampled at
-    ``sampling_rate``, up to ``tv_per_step`` in total variation. A record's contribution is an
+    **Privacy.** One release is the Gaussian mechanism at ``noise_multiplier``, Poisson-subsampled
+    at ``sampling_rate``, up to ``tv_per_step`` in total variation. A record's contribution is an
     integer vector of norm at most Q = lattice.radius, checked exactly; one that is not finite
-    contributes zero. The sensitivity of the integer sum is Q under ``zero_out`` and
-    ``add_remove`` and 2Q under ``replace_one``, and the noise is floor(Z), Z of standard
-    deviation at least noise_multiplier·Q, so that f + floor(Z) = floor(f + Z) is post-processing
-    of the Gaussian mechanism. Batch, batch size and failed checks are never released. Under
-    ``add_remove`` (``max_records`` given) a missing record moves later ones to other places of the
-    batch, where vector instructions may round them differently; records are then computed one at
-    a time. What remains to be taken for granted is that the compiler treats one record alike in
-    the programs for N and N + 1 records.
+    contributes zero. The sensitivity of the integer sum is Q under ``zero_out`` and ``add_remove``
+    and 2Q under ``replace_one``, and the noise is floor(Z), Z of standard deviation at least
+    noise_multiplier·Q, so that f + floor(Z) = floor(f + Z) is post-processing of the Gaussian
+    mechanism. Batch, batch size and failed checks are never released. Under ``add_remove``
+    (``max_records`` given) a missing record moves later ones to other places of the batch, where
+    vector instructions may round them differently; records are then computed one at a time. What
+    remains to be taken for granted is that the compiler treats one record alike in the programs for
+    N and N + 1 records.
 
-    Example:
+    **Example**::
+
         >>> import jax, jax.numpy as jnp
         >>> mean = PrivateSum.create(num_records=100, dim=2, sampling_rate=0.5, clip_norm=1.0,
         ...                          noise_multiplier=2.0, num_steps=10, delta=1e-5)
@@ -119,17 +119,14 @@ class PrivateSum:
     ) -> Self:
         """Fix batches, lattice and noise for a run.
 
-        Args:
-            num_steps: all steps that will touch the data, chains and warm-up included; rooms and
-                tables are sized for it.
-            delta: the run's δ, which what the arithmetic adds must stay well below.
+        :param num_steps: all steps that will touch the data, chains and warm-up included; rooms and
+            tables are sized for it.
+        :param delta: the run's δ, which what the arithmetic adds must stay well below.
 
         The others are the fields above. ``noise_multiplier=0`` together with ``clip_norm=inf``
         switches privacy off; a tuple of multipliers is a schedule, one for each step of a chain.
-
-        Raises:
-            ValueError: naming the argument that is out of range, or when the noise is too large
-                or too small for the lattice.
+        :raises ValueError: naming the argument that is out of range, or when the noise is too large
+            or too small for the lattice.
         """
         # Before anything is multiplied: NumPy's narrow integers wrap around.
         sizes, amounts = (dim, microbatch_size, max_records, entries), (noise_multiplier, scale)
@@ -206,17 +203,12 @@ class PrivateSum:
     def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
         """What ``num_steps`` releases cost, each with fresh batch and noise.
 
-        Args:
-            num_steps: releases, over all chains and warm-up.
-            start: steps that each chain has behind it; matters for a schedule only.
-            num_chains: chains that share ``num_steps`` equally; likewise.
-
-        Returns:
-            Composed Poisson-subsampled Gaussian events and one ``TotalVariation``;
+        :param num_steps: releases, over all chains and warm-up.
+        :param start: steps that each chain has behind it; matters for a schedule only.
+        :param num_chains: chains that share ``num_steps`` equally; likewise.
+        :returns: Composed Poisson-subsampled Gaussian events and one ``TotalVariation``;
             ``NonPrivateDpEvent`` on the float path.
-
-        Raises:
-            ValueError: when ``num_steps`` is not a positive multiple of ``num_chains``.
+        :raises ValueError: when ``num_steps`` is not a positive multiple of ``num_chains``.
         """
         num_steps = _validate.positive_int("num_steps", num_steps)
         if self.lattice is None:
@@ -259,19 +251,15 @@ class PrivateSum:
     ) -> Float[Array, " dim"]:
         """One noisy sum over a fresh batch, divided by the sampling rate.
 
-        Args:
-            key: one typed key, used for this release and never again.
-            record_vector: maps the leaves of one record (each with leading axis 1) to its vector.
-            records: leaves with leading axis ``num_records``.
-            step: how many steps this chain has behind it; matters for a schedule only.
-
-        Returns:
-            float32 estimate of the sum over all records of their clipped vectors; on the float
-            path the un-noised sum in the vectors' own type.
-
-        Raises:
-            ValueError: when ``records`` does not hold ``num_records`` records.
-            RuntimeError: in one of several processes of ``jax.distributed``.
+        :param key: one typed key, used for this release and never again.
+        :param record_vector: maps the leaves of one record (each with leading axis 1) to its
+            vector.
+        :param records: leaves with leading axis ``num_records``.
+        :param step: how many steps this chain has behind it; matters for a schedule only.
+        :returns: float32 estimate of the sum over all records of their clipped vectors; on the
+            float path the un-noised sum in the vectors' own type.
+        :raises ValueError: when ``records`` does not hold ``num_records`` records.
+        :raises RuntimeError: in one of several processes of ``jax.distributed``.
         """
         refuse_several_processes("PrivateSum.release")
         if any(leaf.shape[:1] != (self.num_records,) for leaf in records):

@@ -121,17 +121,13 @@ CHACHA20 = define_prng_impl(
 def os_key(num_chains: int | None = None) -> Key[Array, "..."]:
     """Fresh ChaCha20 key(s) from the operating system's generator.
 
-    Args:
-        num_chains: how many independent keys; ``None`` for one key without a leading axis.
+    :param num_chains: how many independent keys; ``None`` for one key without a leading axis.
+    :returns: A typed key of shape ``()`` or ``(num_chains,)``, 256 bits of entropy each.
+    :raises RuntimeError: when called inside ``jit``, ``vmap``, ``pmap``, ``scan`` or ``grad``.
+        There the bytes would be drawn once and become a constant of the compiled program.
 
-    Returns:
-        A typed key of shape ``()`` or ``(num_chains,)``, 256 bits of entropy each.
+    **Example**::
 
-    Raises:
-        RuntimeError: when called inside ``jit``, ``vmap``, ``pmap``, ``scan`` or ``grad``. There
-            the bytes would be drawn once and become a constant of the compiled program.
-
-    Example:
         >>> os_key(3).shape
         (3,)
     """
@@ -148,14 +144,12 @@ def os_key(num_chains: int | None = None) -> Key[Array, "..."]:
 def word_pairs(key: Key[Array, ""], n: int) -> tuple[UInt32[Array, " {n}"], UInt32[Array, " {n}"]]:
     """``n`` pairs of independent uniform 32-bit words, the raw material of every table draw.
 
-    Args:
-        key: one typed key of any implementation; used up by this call.
-        n: how many pairs.
+    :param key: one typed key of any implementation; used up by this call.
+    :param n: how many pairs.
+    :returns: Two uint32 arrays of length ``n``.
 
-    Returns:
-        Two uint32 arrays of length ``n``.
+    **Example**::
 
-    Example:
         >>> first, second = word_pairs(jax.random.key(0), 5)
         >>> first.shape, second.dtype
         ((5,), dtype('uint32'))

@@ -18,9 +18,8 @@ from numpyro_dp.mechanisms.private_sum import PrivateSum
 class Touched(NamedTuple):
     """One record's vector: the rows it touches of a table, and what it adds to them.
 
-    Args:
-        slots: row numbers, strictly increasing; from the number of rows on, padding.
-        values: one row of the table each; what stands beside padding is ignored.
+    :param slots: row numbers, strictly increasing; from the number of rows on, padding.
+    :param values: one row of the table each; what stands beside padding is ignored.
     """
 
     slots: Int32[Array, " touched"]
@@ -34,16 +33,17 @@ class SparsePrivateSum(PrivateSum):
     Made by :meth:`create` with ``dim`` the size of the table, row by row, and ``entries`` the
     numbers that a record may touch (``touched * width``). Coordinates are not scaled.
 
-    Privacy: that of :class:`PrivateSum`, whose clip, rounding and check it shares. A record's
+    **Privacy.** That of :class:`PrivateSum`, whose clip, rounding and check it shares. A record's
     slots must be strictly increasing, so they are distinct and the norm of what it adds to the
     table is the norm of its own entries, the integers that are checked; a record whose slots are
-    not (a duplicate, a disorder, a negative number) contributes exactly zero. Untouched
-    coordinates of a record are exactly zero in the dense form too, since rounding keeps a zero,
-    dithered (floor(0 + u), u < 1) or not: the released law is that of the dense sum. Entries are
-    added as int32; should a sum of them wrap around, so would sum and noise together, which is
+    not (a duplicate, a disorder, a negative number) contributes exactly zero. Untouched coordinates
+    of a record are exactly zero in the dense form too, since rounding keeps a zero, dithered
+    (floor(0 + u), u < 1) or not: the released law is that of the dense sum. Entries are added as
+    int32; should a sum of them wrap around, so would sum and noise together, which is
     post-processing.
 
-    Example:
+    **Example**::
+
         >>> import jax, jax.numpy as jnp
         >>> counts = SparsePrivateSum.create(num_records=50, dim=1000, entries=2, sampling_rate=1.0,
         ...                                  clip_norm=1.0, noise_multiplier=2.0, num_steps=1,

@@ -54,8 +54,7 @@ def _geometric(ratio: int, columns: int) -> list[int]:
 def nearest_weights(law: list[int]) -> tuple[list[int], float]:
     """Weights out of 2^63 nearest to a law, and their total variation to it.
 
-    Args:
-        law: non-negative integers, the law times their sum.
+    :param law: non-negative integers, the law times their sum.
     """
     total = sum(law)
     weights = [(2 * (p << alias.TOTAL_BITS) + total) // (2 * total) for p in law]
@@ -70,8 +69,7 @@ def nearest_weights(law: list[int]) -> tuple[list[int], float]:
 def gap_tables(sampling_rate: float) -> GapTables:
     """Tables of the number of rows passed over before the next chosen one.
 
-    Args:
-        sampling_rate: chance of each row, in (0, 1); its exact value as a float64 is used.
+    :param sampling_rate: chance of each row, in (0, 1); its exact value as a float64 is used.
     """
     one = 1 << _BITS
     ratio = int((1 - Fraction(sampling_rate)) * one)
@@ -107,13 +105,12 @@ def _least_places(trials: int, probability: float, overflow: float) -> int:
 class PoissonSampler:
     """Poisson draws of rows 0..num_records-1, padded to ``room`` places.
 
-    Args:
-        num_records: rows to draw from.
-        sampling_rate: chance of each row, in (0, 1).
-        room: places of the padded batch.
-        overflow: bound on the chance that a batch does not fit; its last rows are then dropped.
+    :param num_records: rows to draw from.
+    :param sampling_rate: chance of each row, in (0, 1).
+    :param room: places of the padded batch.
+    :param overflow: bound on the chance that a batch does not fit; its last rows are then dropped.
 
-    Privacy: one draw is within ``tv`` in total variation of independent coins of rate
+    **Privacy.** One draw is within ``tv`` in total variation of independent coins of rate
     ``sampling_rate``, whatever the data; charge it as a ``TotalVariation`` event. What happens on
     overflow is free because its chance is part of ``tv``.
     """
@@ -133,14 +130,11 @@ class PoissonSampler:
     ) -> "PoissonSampler":
         """A sampler whose room overflows with probability at most ``overflow`` a draw.
 
-        Args:
-            num_records: rows to draw from.
-            sampling_rate: chance of each row, in (0, 1).
-            overflow: allowed chance that a batch outgrows the room.
-            max_records: public bound that sizes the room where ``num_records`` is private.
-
-        Raises:
-            ValueError: for more than 2^30 records or a rate below 2^-60.
+        :param num_records: rows to draw from.
+        :param sampling_rate: chance of each row, in (0, 1).
+        :param overflow: allowed chance that a batch outgrows the room.
+        :param max_records: public bound that sizes the room where ``num_records`` is private.
+        :raises ValueError: for more than 2^30 records or a rate below 2^-60.
         """
         sized_for = num_records if max_records is None else max_records
         if sized_for > _MOST_RECORDS:
@@ -180,11 +174,8 @@ class PoissonSampler:
     ) -> tuple[Int32[Array, " room"], Bool[Array, " room"]]:
         """Chosen rows in increasing order, and which places hold one.
 
-        Args:
-            first, second: independent uniform words, ``words`` of each.
-
-        Returns:
-            Row numbers in [0, num_records) (arbitrary where the mask is false), and the mask.
+        :param first, second: independent uniform words, ``words`` of each.
+        :returns: Row numbers in [0, num_records) (arbitrary where the mask is false), and the mask.
         """
         tables = gap_tables(self.sampling_rate)
         last = (1 << tables.high.bits) - 1

@@ -81,8 +81,8 @@ def require_additive(subject: Subject) -> None:
     The check protects correctness: a term that passes is still computed from one record alone
     whatever happens here. A site that is finite on no made-up records only gets a warning.
 
-    Raises:
-        UnsupportedModelError: when a record's term reads another record, their number or its own.
+    :raises UnsupportedModelError: when a record's term reads another record, their number or its
+        own.
     """
     program = _Program(subject)
     met = [_Met.on(program, each) for each in map(program.made_up, range(_TRIES))]

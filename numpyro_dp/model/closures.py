@@ -45,12 +45,9 @@ class Loads(NamedTuple):
 def loads(code: CodeType, by_shape: bool) -> Loads:
     """Read the names that a function, or one defined inside of it, loads.
 
-    Args:
-        code: the function's code.
-        by_shape: leave out names of which only a shape, type or length is asked.
-
-    Returns:
-        The names; whatever a newer Python writes otherwise counts as loaded.
+    :param code: the function's code.
+    :param by_shape: leave out names of which only a shape, type or length is asked.
+    :returns: The names; whatever a newer Python writes otherwise counts as loaded.
     """
     steps = [s for s in dis.get_instructions(code) if s.opname not in _SILENT]
     found: tuple[set[str], ...] = set(), set(), set(), set()
@@ -135,19 +132,14 @@ def require_handed(
     ``shape``, ``ndim``, ``dtype``, ``columns`` or ``len`` alone passes, unless the number of
     records is private.
 
-    Args:
-        function: a model, a guide or another function of the caller's.
-        layout: the model's arguments, some of them declared public.
-        num_records: number of records.
-        arrays: the record arguments, where they are at hand.
-        whose: what to call the function in a message.
-        remedy: what to do about it.
-
-    Returns:
-        Whether something was warned of.
-
-    Raises:
-        UnsupportedModelError: with the array's name and the remedy.
+    :param function: a model, a guide or another function of the caller's.
+    :param layout: the model's arguments, some of them declared public.
+    :param num_records: number of records.
+    :param arrays: the record arguments, where they are at hand.
+    :param whose: what to call the function in a message.
+    :param remedy: what to do about it.
+    :returns: Whether something was warned of.
+    :raises UnsupportedModelError: with the array's name and the remedy.
     """
     # A length tells the number of records where that is private.
     by_shape = layout.tells_length(num_records)
@@ -175,13 +167,10 @@ def require_handed(
 def require_arguments_handed(layout: Layout, num_records: int, arrays: Sequence[Any] = ()) -> None:
     """Read the functions among a model's arguments, unless they are declared public.
 
-    Args:
-        layout: the model's arguments.
-        num_records: number of records.
-        arrays: the record arguments, where they are at hand.
-
-    Raises:
-        UnsupportedModelError: as :func:`require_handed`.
+    :param layout: the model's arguments.
+    :param num_records: number of records.
+    :param arrays: the record arguments, where they are at hand.
+    :raises UnsupportedModelError: as :func:`require_handed`.
     """
     for leaf in layout.leaves:
         if isinstance(leaf, FixedLeaf) and not leaf.declared and callable(leaf.value):

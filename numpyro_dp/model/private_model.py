@@ -39,31 +39,28 @@ class PrivateModel:
     any record, and is hashable and comparable by value, so that it can be a static argument of
     ``jax.jit``.
 
-    Args:
-        model: a NumPyro model. It must be a pure function of its arguments.
-        model_args: positional arguments; every array has one row for each record, or is wrapped
-            in :func:`numpyro_dp.public`.
-        model_kwargs: keyword arguments, likewise.
-        data_plate: the name of the private plate, needed when several plates enclose the
-            observations. It is the unit of privacy: one slice, one person.
-        check: compare the model on three made-up records together with the sum of the three, to
-            catch models that are no sum over records. Privacy never rests on this check.
-        private_size: the number of records is private too (relation ``add_remove``): the model is
-            traced on a public number of made-up rows, and prior, supports and initial values must
-            be the same program with one row more and with three. Pickles hold no number.
+    :param model: a NumPyro model. It must be a pure function of its arguments.
+    :param model_args: positional arguments; every array has one row for each record, or is wrapped
+        in :func:`numpyro_dp.public`.
+    :param model_kwargs: keyword arguments, likewise.
+    :param data_plate: the name of the private plate, needed when several plates enclose the
+        observations. It is the unit of privacy: one slice, one person.
+    :param check: compare the model on three made-up records together with the sum of the three, to
+        catch models that are no sum over records. Privacy never rests on this check.
+    :param private_size: the number of records is private too (relation ``add_remove``): the model
+        is traced on a public number of made-up rows, and prior, supports and initial values must be
+        the same program with one row more and with three. Pickles hold no number.
+    :raises UnsupportedModelError: when the model cannot be split; the message names the site or the
+        argument, the cause and the remedy, and holds no value of the data.
 
-    Raises:
-        UnsupportedModelError: when the model cannot be split; the message names the site or the
-            argument, the cause and the remedy, and holds no value of the data.
+    **Privacy.** ``log_prior``, ``constrain``, ``deterministics`` and ``init`` provably read no
+    record. ``record_log_likelihood`` reads one. What is wrapped in ``public``, Python numbers and
+    everything the model takes from elsewhere than its arguments is *not* protected. A lint refuses
+    arrays of one entry per record there, in the trace or where the code names them, and warns of
+    longer ones; numbers computed from data before it cannot see.
 
-    Privacy:
-        ``log_prior``, ``constrain``, ``deterministics`` and ``init`` provably read no record.
-        ``record_log_likelihood`` reads one. What is wrapped in ``public``, Python numbers and
-        everything the model takes from elsewhere than its arguments is *not* protected. A lint
-        refuses arrays of one entry per record there, in the trace or where the code names them,
-        and warns of longer ones; numbers computed from data before it cannot see.
+    **Example**::
 
-    Example:
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
         >>> def model(y):
         ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
@@ -180,16 +177,12 @@ class PrivateModel:
     ) -> list[Array]:
         """Return the record arguments as one flat list of JAX arrays, a row for each record.
 
-        Args:
-            model_args: arguments of the same structure, shapes and public values as those the
-                model was split with.
-            model_kwargs: keyword arguments, likewise.
-
-        Returns:
-            Arrays of shape ``(num_records, ...)``. One record is ``[a[i : i + 1] for a in ...]``.
-
-        Raises:
-            UnsupportedModelError: when the arguments differ in anything but the arrays' values.
+        :param model_args: arguments of the same structure, shapes and public values as those the
+            model was split with.
+        :param model_kwargs: keyword arguments, likewise.
+        :returns: Arrays of shape ``(num_records, ...)``. One record is ``[a[i : i + 1] for a in
+            ...]``.
+        :raises UnsupportedModelError: when the arguments differ in anything but the arrays' values.
         """
         given, arrays = read_arguments(self._spec.model, model_args, model_kwargs)
         layout = given.unnumbered() if self._spec.private_size else given
@@ -212,17 +205,12 @@ class PrivateModel:
     ) -> dict[str, Array]:
         """Draw an unconstrained starting position without data.
 
-        Args:
-            rng_key: a typed or raw key.
-            strategy: any NumPyro initialisation strategy. The values of ``init_to_value`` are
-                taken as public: values computed from the data are the caller's own release.
-
-        Returns:
-            A position with a finite prior. Coordinates that come out as exactly 0 are moved by at
-            most 1e-4, because NumPyro's Bernoulli score is wrong at logits of exactly 0.
-
-        Raises:
-            UnsupportedModelError: when the strategy reads a record (or its number, if private).
+        :param rng_key: a typed or raw key.
+        :param strategy: any NumPyro initialisation strategy. The values of ``init_to_value`` are
+            taken as public: values computed from the data are the caller's own release.
+        :returns: A position with a finite prior. Coordinates that come out as exactly 0 are moved
+            by at most 1e-4, because NumPyro's Bernoulli score is wrong at logits of exactly 0.
+        :raises UnsupportedModelError: when the strategy reads a record (or its number, if private).
         """
         spec, parts = self._spec, self._parts
         start = initial_program(
@@ -258,13 +246,10 @@ class PrivateModel:
     def record_log_likelihood(self, z: Position, record: Sequence[Array]) -> Float[Array, ""]:
         """Log likelihood of one record at an unconstrained position.
 
-        Args:
-            z: an unconstrained position, shared by all records.
-            record: one row of each array of :meth:`records`, the leading axis (of 1) kept.
-
-        Returns:
-            The record's term; it depends on no other record and on no number of records, except
-            through the public arguments. Discrete latents of the record are summed out.
+        :param z: an unconstrained position, shared by all records.
+        :param record: one row of each array of :meth:`records`, the leading axis (of 1) kept.
+        :returns: The record's term; it depends on no other record and on no number of records,
+            except through the public arguments. Discrete latents of the record are summed out.
         """
         constrained = self.constrain(z)
         leaves = self._rows(record, 1)
@@ -276,14 +261,11 @@ class PrivateModel:
     ) -> None:
         """Refuse a function of the caller's, other than the model, whose code names the records.
 
-        Args:
-            name: the function's name in a message.
-            function: an option such as a schedule or a bound, which has to be free of data.
-            records: the record arguments as they were given, where they are at hand.
-
-        Raises:
-            UnsupportedModelError: when the code names an array with one entry for each record, or
-                of a record argument's memory, that is not declared public.
+        :param name: the function's name in a message.
+        :param function: an option such as a schedule or a bound, which has to be free of data.
+        :param records: the record arguments as they were given, where they are at hand.
+        :raises UnsupportedModelError: when the code names an array with one entry for each record,
+            or of a record argument's memory, that is not declared public.
         """
         require_handed(
             function,

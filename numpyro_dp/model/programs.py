@@ -202,11 +202,10 @@ def require_one_record(pruned: Pruned) -> None:
 def require_own_gradient(term: Pruned, layout: Layout, num_records: int, values: int) -> None:
     """Judge the gradient of a record's term too: a custom derivative is code of its own.
 
-    Args:
-        term: the judged term.
-        layout: the model's arguments.
-        num_records: number of records.
-        values: how many of the term's leading inputs gradients are taken in; the rest is data.
+    :param term: the judged term.
+    :param layout: the model's arguments.
+    :param num_records: number of records.
+    :param values: how many of the term's leading inputs gradients are taken in; the rest is data.
     """
     gradient, structs, _ = _gradient(term, values)
     try:
@@ -221,11 +220,10 @@ def require_own_gradient(term: Pruned, layout: Layout, num_records: int, values:
 def require_own_curvature(term: Pruned, layout: Layout, num_records: int, values: int) -> None:
     """Judge the second derivatives as well, in which the rules of a custom derivative's parts run.
 
-    Args:
-        term: the judged term.
-        layout: the model's arguments.
-        num_records: number of records.
-        values: how many of the term's leading inputs derivatives are taken in.
+    :param term: the judged term.
+    :param layout: the model's arguments.
+    :param num_records: number of records.
+    :param values: how many of the term's leading inputs derivatives are taken in.
     """
     gradient, structs, count = _gradient(term, values)
 
@@ -274,13 +272,10 @@ def _require_own(derivative: Program, layout: Layout, num_records: int) -> None:
 def require_no_closure(pruned: Pruned, layout: Layout, num_records: int) -> None:
     """Refuse an array constant with one entry for each record, unless it is public.
 
-    Args:
-        pruned: a program of the model.
-        layout: the model's arguments.
-        num_records: number of records.
-
-    Raises:
-        UnsupportedModelError: with the array's shape and the remedy.
+    :param pruned: a program of the model.
+    :param layout: the model's arguments.
+    :param num_records: number of records.
+    :raises UnsupportedModelError: with the array's shape and the remedy.
     """
     for constant in constants(pruned.jaxpr, pruned.consts):
         if num_records in np.shape(constant) and not layout.is_public(constant):

@@ -53,16 +53,15 @@ def public(value: Any) -> Public:
     known before anybody's data were collected. A number *computed* from the data (a mean, the
     largest group label) is not public unless it was released by a private mechanism.
 
-    Args:
-        value: any object or pytree; arrays inside are copied, so later edits have no effect.
+    :param value: any object or pytree; arrays inside are copied, so later edits have no effect.
+    :returns: A wrapper to be put in the place of the argument, at any depth of a list or
+        dictionary.
 
-    Returns:
-        A wrapper to be put in the place of the argument, at any depth of a list or dictionary.
+    **Privacy.** No guarantee covers what is wrapped. It is kept with the model, hashed, and
+    pickled.
 
-    Privacy:
-        No guarantee covers what is wrapped. It is kept with the model, hashed, and pickled.
+    **Example**::
 
-    Example:
         >>> import numpy as np
         >>> public(np.array([0.0, 0.5, 1.0]))
         public(ndarray)
@@ -171,8 +170,7 @@ class Layout:
     def unnumbered(self) -> "Layout":
         """The same with a public number of rows: what is traced from it tells of no other.
 
-        Raises:
-            UnsupportedModelError: for arrays of unequal numbers of rows.
+        :raises UnsupportedModelError: for arrays of unequal numbers of rows.
         """
         rows = {leaf.shape[0] for leaf in self.arrays}
         if len(rows) > 1:
@@ -241,17 +239,12 @@ def read_arguments(
 ) -> tuple[Layout, list[Any]]:
     """Split the arguments of a model into a layout without values and its flat list of arrays.
 
-    Args:
-        model: the model, whose signature gives the names used in messages.
-        model_args: its positional arguments.
-        model_kwargs: its keyword arguments.
-
-    Returns:
-        The layout, and the arrays in its order (unconverted, so that nothing is copied).
-
-    Raises:
-        UnsupportedModelError: for an argument that is neither an array, a plain Python value nor
-            wrapped in :func:`public`, for array scalars and for arrays without rows.
+    :param model: the model, whose signature gives the names used in messages.
+    :param model_args: its positional arguments.
+    :param model_kwargs: its keyword arguments.
+    :returns: The layout, and the arrays in its order (unconverted, so that nothing is copied).
+    :raises UnsupportedModelError: for an argument that is neither an array, a plain Python value
+        nor wrapped in :func:`public`, for array scalars and for arrays without rows.
     """
     pair = (tuple(model_args), dict(model_kwargs or {}))
     paths, tree = jax.tree_util.tree_flatten_with_path(pair)

@@ -12,18 +12,13 @@ T = TypeVar("T")
 def unnumbered(private_size: bool, function: Callable[..., T], *args: Any) -> T:
     """Call a function that looks at shapes; where these are private, its error loses all numbers.
 
-    Args:
-        private_size: whether the number of records is private.
-        function: what to call, before anything was charged.
-        args: its arguments.
-
-    Returns:
-        What the function returns.
-
-    Raises:
-        UnsupportedModelError: as the function does, with every number of two digits or more left
-            out when ``private_size``.
-        ValueError: in the place of every other error of arguments and shapes, likewise.
+    :param private_size: whether the number of records is private.
+    :param function: what to call, before anything was charged.
+    :param args: its arguments.
+    :returns: What the function returns.
+    :raises UnsupportedModelError: as the function does, with every number of two digits or more
+        left out when ``private_size``.
+    :raises ValueError: in the place of every other error of arguments and shapes, likewise.
     """
     if not private_size:
         return function(*args)

@@ -69,10 +69,9 @@ def _penalty_logs(l: Array, sd: float) -> tuple[Array, Array]:  # noqa: E741
 def penalty_family(bound: float, sd: float, step: float) -> Family:
     """Return the penalty bit's pairs for |u| ≤ ``bound``, rare rejections of infinite loss.
 
-    Args:
-        bound: Δ.
-        sd: s.
-        step: width of the intervals of l where both outcomes are likely, over max(1, s).
+    :param bound: Δ.
+    :param sd: s.
+    :param step: width of the intervals of l where both outcomes are likely, over max(1, s).
     """
     grid = _penalty_grid(sd, step)
     before, after = _penalty_logs(grid, sd), _penalty_logs(grid + bound, sd)
@@ -152,11 +151,10 @@ def batch_family(bound: float, floor: float, replace: bool, step: float) -> Fami
     by d_u(l), which falls in l, since its slope is −Var σ(l + kw) / (A(1 − A)). Its extremes over
     u are taken over cells of u with rate and weight at their far ends.
 
-    Args:
-        bound: cM.
-        floor: λ/N.
-        replace: whether one value of u is replaced by another, or by a null record.
-        step: width of the intervals of l.
+    :param bound: cM.
+    :param floor: λ/N.
+    :param replace: whether one value of u is replaced by another, or by a null record.
+    :param step: width of the intervals of l.
     """
     grid = _log_ratios(-40.0, (-_CORE, _CORE), 40.0, step)
     most, least = (_log_odds_shift(grid, bound, floor, sign) for sign in (1.0, -1.0))

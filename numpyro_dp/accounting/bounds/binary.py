@@ -51,10 +51,9 @@ _ORDER_STRIDE = 3
 class Family:
     """Pairs of bits by their log likelihood ratios.
 
-    Args:
-        up: a ≥ 0, the loss of outcome 1, one for each pair.
-        down: b ≥ 0, minus the loss of outcome 0; may be infinite.
-        closed: whether the reverse of every pair is among the pairs already.
+    :param up: a ≥ 0, the loss of outcome 1, one for each pair.
+    :param down: b ≥ 0, minus the loss of outcome 0; may be infinite.
+    :param closed: whether the reverse of every pair is among the pairs already.
     """
 
     up: Array

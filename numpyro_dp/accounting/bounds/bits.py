@@ -139,8 +139,8 @@ def _logistic_shift(width: float) -> float:
 class Ranged(Bits):
     """Loss that ranges over ``width`` at most: Barker bits, exponential mechanism, exact draws.
 
-    References: Dong, Durfee and Rogers, *Optimal Differential Privacy Composition for Exponential
-    Mechanisms* (2020); privacy.md sections 4 and 6.
+    **References.** Dong, Durfee and Rogers, *Optimal Differential Privacy Composition for
+    Exponential Mechanisms* (2020); privacy.md sections 4 and 6.
     """
 
     width: float
@@ -259,10 +259,9 @@ class Penalty(Bits):
 class BatchBit(Bits):
     """Barker bit on a Poisson mini-batch (privacy.md section 5).
 
-    Args:
-        bound: cM.
-        floor: λ/N.
-        replace: whether a record is replaced by another, or by a null record.
+    :param bound: cM.
+    :param floor: λ/N.
+    :param replace: whether a record is replaced by another, or by a null record.
     """
 
     bound: float

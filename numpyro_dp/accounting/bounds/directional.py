@@ -24,11 +24,10 @@ from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 class DirectionalBit(Bound):
     """Proposal and Barker bit, the term bounded by ``scale``·|N(0, 1)| in either direction.
 
-    Args:
-        scale: sR.
-        replaced: whether a record is replaced by another, or by a null record.
+    :param scale: sR.
+    :param replaced: whether a record is replaced by another, or by a null record.
 
-    References: privacy.md section 4, *direction-averaged charge*.
+    **References.** privacy.md section 4, *direction-averaged charge*.
     """
 
     scale: float
@@ -79,12 +78,11 @@ class DirectionalProfile(Profile):
 def averaged(epsilons: Array, largest: float, widths: Array, mass: Array, beyond: Array) -> Array:
     """Return δ of a Barker bit whose bound is random, released, and free of data.
 
-    Args:
-        epsilons: increasing, ≥ 0.
-        largest: a bound beyond which δ is negligible.
-        widths: shape (cells,), the largest bound in each cell.
-        mass: shape (cells, ways), the chance of each cell; the worst way counts.
-        beyond: shape (ways,), the chance of no cell.
+    :param epsilons: increasing, ≥ 0.
+    :param largest: a bound beyond which δ is negligible.
+    :param widths: shape (cells,), the largest bound in each cell.
+    :param mass: shape (cells, ways), the chance of each cell; the worst way counts.
+    :param beyond: shape (ways,), the chance of no cell.
     """
     farthest = min(max(largest, float(epsilons[-1])), 700.0)
     points = np.linspace(0.0, farthest, 1025)

@@ -34,12 +34,9 @@ _MARGIN = 1 + 1e-11
 def least_shift(release: Composition, slack: float) -> float:
     """Return a shift m for which N(m, 1) against N(0, 1) dominates ``release`` up to ``slack``.
 
-    Args:
-        release: what was released.
-        slack: δ by which the Gaussian may be exceeded, at every ε.
-
-    Returns:
-        The least certified m, rounded up; infinite when none up to 64 is.
+    :param release: what was released.
+    :param slack: δ by which the Gaussian may be exceeded, at every ε.
+    :returns: The least certified m, rounded up; infinite when none up to 64 is.
     """
     if not release.steps and not release.bounds:
         return math.sqrt(release.square) * _UP

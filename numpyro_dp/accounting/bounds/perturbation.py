@@ -15,12 +15,11 @@ from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 class HalfNormalLoss(Bound):
     """Loss dominated by ``offset`` + μ²/2 + μ|N(0, 1)|: objective perturbation.
 
-    Args:
-        offset: log(1 + β/λ).
-        mu: sensitivity over noise.
-        sharp: whether the closed-form profile is proved too (zero-out and add/remove).
+    :param offset: log(1 + β/λ).
+    :param mu: sensitivity over noise.
+    :param sharp: whether the closed-form profile is proved too (zero-out and add/remove).
 
-    References: privacy.md section 9; Redberg, Koskela and Wang (2023), Theorem 3.1.
+    **References.** privacy.md section 9; Redberg, Koskela and Wang (2023), Theorem 3.1.
     """
 
     offset: float

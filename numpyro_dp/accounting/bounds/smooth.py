@@ -31,13 +31,12 @@ _SIDE, _TAIL = 9.8, 1e-22
 class SmoothBit(Bound):
     """Proposal and Barker bit; a record's term is at most W in either direction.
 
-    Args:
-        slope: sL.
-        curvature: βs².
-        dim: d, the dimensions of the move.
-        replaced: whether a record is replaced by another, or by a null record.
+    :param slope: sL.
+    :param curvature: βs².
+    :param dim: d, the dimensions of the move.
+    :param replaced: whether a record is replaced by another, or by a null record.
 
-    References: privacy.md section 4, *direction-averaged charge*, general smooth records.
+    **References.** privacy.md section 4, *direction-averaged charge*, general smooth records.
     """
 
     slope: float

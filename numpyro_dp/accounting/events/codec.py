@@ -33,11 +33,10 @@ def _distance(_instance: object, _attribute: object, value: object) -> None:
 class TotalVariation(DpEvent):
     """The output is within ``distance`` in total variation of the mechanism charged beside it.
 
-    Args:
-        distance: an upper bound, in [0, 1], on the total variation distance between what was run
-            and the ideal mechanism, whatever the data (tables, padded rooms, caps).
+    :param distance: an upper bound, in [0, 1], on the total variation distance between what was run
+        and the ideal mechanism, whatever the data (tables, padded rooms, caps).
 
-    Privacy: adds (1 + e^ε)·distance to δ at every ε, outside the privacy loss distribution.
+    **Privacy.** Adds (1 + e^ε)·distance to δ at every ε, outside the privacy loss distribution.
     """
 
     distance: float = attr.ib(validator=_distance)
@@ -53,9 +52,8 @@ _WORDS: dict[type[DpEvent], Callable[[DpEvent], str]] = {}
 def register(cls: type[DpEvent], words: Callable[..., str]) -> None:
     """Let events of class ``cls`` be written, read back and described.
 
-    Args:
-        cls: an attrs class whose fields are numbers, events or lists of events.
-        words: a function from one event of this class to a short phrase.
+    :param cls: an attrs class whose fields are numbers, events or lists of events.
+    :param words: a function from one event of this class to a short phrase.
     """
     _KNOWN[cls.__name__] = cls
     _WORDS[cls] = words
@@ -64,11 +62,11 @@ def register(cls: type[DpEvent], words: Callable[..., str]) -> None:
 def to_json(event: DpEvent) -> str:
     """Return ``event`` as one line of JSON, exact to the last bit of every number.
 
-    Raises:
-        ValueError: when the event, or one inside it, is of a class that is not registered, or
-            holds a number that is not finite.
+    :raises ValueError: when the event, or one inside it, is of a class that is not registered, or
+        holds a number that is not finite.
 
-    Example:
+    **Example**::
+
         >>> to_json(GaussianDpEvent(2.0))
         '{"class": "GaussianDpEvent", "noise_multiplier": 2.0}'
     """
@@ -78,8 +76,7 @@ def to_json(event: DpEvent) -> str:
 def from_json(text: str) -> DpEvent:
     """Return the event that ``to_json`` wrote.
 
-    Raises:
-        ValueError: for anything that ``to_json`` cannot have written, unknown classes included.
+    :raises ValueError: for anything that ``to_json`` cannot have written, unknown classes included.
     """
     try:
         tree = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
@@ -91,7 +88,8 @@ def from_json(text: str) -> DpEvent:
 def describe(event: DpEvent) -> str:
     """Return ``event`` in a few words, for reports.
 
-    Example:
+    **Example**::
+
         >>> describe(SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)), 200))
         '200 × Poisson sampling at rate 0.01 of (Gaussian, noise multiplier 1.5)'
     """

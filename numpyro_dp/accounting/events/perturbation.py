@@ -10,19 +10,17 @@ from numpyro_dp.accounting.events.fields import NONNEGATIVE, POSITIVE, event, pl
 class OutputPerturbationRelease(DpEvent):
     """An approximate minimiser plus N(0, s²I).
 
-    Args:
-        lipschitz: L, of one record's convex loss.
-        strong_convexity: λ of the objective.
-        gradient_tolerance: γ, bound on the objective's gradient norm at the approximate
-            minimiser, guaranteed for every data set.
-        noise_sd: s.
+    :param lipschitz: L, of one record's convex loss.
+    :param strong_convexity: λ of the objective.
+    :param gradient_tolerance: γ, bound on the objective's gradient norm at the approximate
+        minimiser, guaranteed for every data set.
+    :param noise_sd: s.
 
-    Privacy: a Gaussian of shift (L + 2γ)/(λs) under zero-out and add/remove, (2L + 2γ)/(λs) under
-        replace-one.
+    **Privacy.** A Gaussian of shift (L + 2γ)/(λs) under zero-out and add/remove, (2L + 2γ)/(λs)
+    under replace-one.
 
-    References:
-        privacy.md section 8; Chaudhuri, Monteleoni and Sarwate, *Differentially Private Empirical
-        Risk Minimization* (2011).
+    **References.** privacy.md section 8; Chaudhuri, Monteleoni and Sarwate, *Differentially Private
+    Empirical Risk Minimization* (2011).
     """
 
     lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
@@ -35,22 +33,21 @@ class OutputPerturbationRelease(DpEvent):
 class ObjectivePerturbationRelease(DpEvent):
     """The minimiser of a GLM objective with a random linear term b ~ N(0, σ²I).
 
-    Args:
-        lipschitz: L, bound on one record's gradient ``|f'|‖x‖``.
-        smoothness: β, bound on one record's curvature f''‖x‖².
-        regularisation: λ of ½λ‖θ‖².
-        noise_sd: σ, standard deviation of b.
-        output_noise_sd: s of N(0, s²I) added to the approximate minimiser.
-        gradient_tolerance: γ, bound on the perturbed objective's gradient norm at the approximate
-            minimiser, guaranteed for every data set; needs ``output_noise_sd`` when positive.
+    :param lipschitz: L, bound on one record's gradient ``|f'|‖x‖``.
+    :param smoothness: β, bound on one record's curvature f''‖x‖².
+    :param regularisation: λ of ½λ‖θ‖².
+    :param noise_sd: σ, standard deviation of b.
+    :param output_noise_sd: s of N(0, s²I) added to the approximate minimiser.
+    :param gradient_tolerance: γ, bound on the perturbed objective's gradient norm at the
+        approximate minimiser, guaranteed for every data set; needs ``output_noise_sd`` when
+        positive.
 
-    Privacy: see the accounting of this event; the approximate minimum adds a Gaussian of shift
-        2γ/(λs). A Gaussian of shift L/σ alone would be too little.
+    **Privacy.** See the accounting of this event; the approximate minimum adds a Gaussian of shift
+    2γ/(λs). A Gaussian of shift L/σ alone would be too little.
 
-    References:
-        privacy.md section 9; Kifer, Smith and Thakurta, *Private Convex Empirical Risk
-        Minimization and High-dimensional Regression* (2012); Redberg, Koskela and Wang,
-        *Improving the Privacy and Practicality of Objective Perturbation* (2023).
+    **References.** privacy.md section 9; Kifer, Smith and Thakurta, *Private Convex Empirical Risk
+    Minimization and High-dimensional Regression* (2012); Redberg, Koskela and Wang, *Improving the
+    Privacy and Practicality of Objective Perturbation* (2023).
     """
 
     lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
@@ -72,17 +69,15 @@ class ObjectivePerturbationRelease(DpEvent):
 class PureObjectivePerturbationRelease(DpEvent):
     """The exact minimiser of a GLM objective with a random linear term, density ∝ e^{−‖b‖/s}.
 
-    Args:
-        lipschitz: L, bound on one record's gradient ``|f'|‖x‖``.
-        smoothness: β, bound on one record's curvature f''‖x‖².
-        regularisation: λ of ½λ‖θ‖².
-        noise_scale: s, where ‖b‖ ~ Gamma(d, s) and the direction is uniform.
+    :param lipschitz: L, bound on one record's gradient ``|f'|‖x‖``.
+    :param smoothness: β, bound on one record's curvature f''‖x‖².
+    :param regularisation: λ of ½λ‖θ‖².
+    :param noise_scale: s, where ‖b‖ ~ Gamma(d, s) and the direction is uniform.
 
-    Privacy: pure ε = L/s + log(1 + β/λ) under zero-out and add/remove, 2L/s + log(1 + β/λ) under
-        replace-one.
+    **Privacy.** Pure ε = L/s + log(1 + β/λ) under zero-out and add/remove, 2L/s + log(1 + β/λ)
+    under replace-one.
 
-    References:
-        privacy.md section 9; Chaudhuri, Monteleoni and Sarwate (2011), Theorem 9.
+    **References.** privacy.md section 9; Chaudhuri, Monteleoni and Sarwate (2011), Theorem 9.
     """
 
     lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)

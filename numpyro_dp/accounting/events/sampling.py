@@ -18,15 +18,13 @@ ACCEPTANCES = ("barker", "noisy_barker", "penalty")
 class BarkerBit(DpEvent):
     """One accept bit that is 1 with probability σ(l), l a sum of one term for each record.
 
-    Args:
-        log_ratio_bound: bound Δ on the absolute value of one record's term.
+    :param log_ratio_bound: bound Δ on the absolute value of one record's term.
 
-    Privacy: Δ-DP under zero-out and add/remove, 2Δ-DP under replace-one; released are the
-        proposal, which is free of data, and the bit.
+    **Privacy.** Δ-DP under zero-out and add/remove, 2Δ-DP under replace-one; released are the
+    proposal, which is free of data, and the bit.
 
-    References:
-        privacy.md section 4; Barker, *Monte Carlo Calculations of the Radial Distribution
-        Functions for a Proton-Electron Plasma* (1965).
+    **References.** privacy.md section 4; Barker, *Monte Carlo Calculations of the Radial
+    Distribution Functions for a Proton-Electron Plasma* (1965).
     """
 
     log_ratio_bound: float = attr.ib(validator=NONNEGATIVE, converter=plain)
@@ -36,15 +34,13 @@ class BarkerBit(DpEvent):
 class NoisyBarkerBit(DpEvent):
     """One accept bit that is 1 with probability E σ(l + N(−s²/2, s²)).
 
-    Args:
-        log_ratio_bound: bound Δ on the absolute value of one record's term of l.
-        noise_sd: s, the standard deviation of the noise.
+    :param log_ratio_bound: bound Δ on the absolute value of one record's term of l.
+    :param noise_sd: s, the standard deviation of the noise.
 
-    Privacy: at most a Barker bit and at most a Gaussian of shift Δ/s; exactly the Rényi
-        divergence of the bit.
+    **Privacy.** At most a Barker bit and at most a Gaussian of shift Δ/s; exactly the Rényi
+    divergence of the bit.
 
-    References:
-        privacy.md section 4.
+    **References.** privacy.md section 4.
     """
 
     log_ratio_bound: float = attr.ib(validator=NONNEGATIVE, converter=plain)
@@ -55,15 +51,13 @@ class NoisyBarkerBit(DpEvent):
 class PenaltyBit(DpEvent):
     """One accept bit of the penalty rule, min(1, e^{l + N(−s²/2, s²)}) against a uniform.
 
-    Args:
-        log_ratio_bound: bound Δ on the absolute value of one record's term of l.
-        noise_sd: s, the standard deviation of the noise.
+    :param log_ratio_bound: bound Δ on the absolute value of one record's term of l.
+    :param noise_sd: s, the standard deviation of the noise.
 
-    Privacy: at most a Gaussian of shift Δ/s; exactly the Rényi divergence of the bit.
+    **Privacy.** At most a Gaussian of shift Δ/s; exactly the Rényi divergence of the bit.
 
-    References:
-        privacy.md section 4; Ceperley and Dewing, *The penalty method for random walks with
-        uncertain energies* (1999).
+    **References.** privacy.md section 4; Ceperley and Dewing, *The penalty method for random walks
+    with uncertain energies* (1999).
     """
 
     log_ratio_bound: float = attr.ib(validator=NONNEGATIVE, converter=plain)
@@ -74,16 +68,14 @@ class PenaltyBit(DpEvent):
 class DirectionalBarkerBit(DpEvent):
     """A Gaussian proposal and its Barker bit, where a record moves with its linear predictor only.
 
-    Args:
-        step_size: s, where the proposal moves by N(0, s²P), P public.
-        row_norm: R, bound on ‖P^½x‖ over every possible row x; each record's loss is 1-Lipschitz
-            in x·θ, and its term of the log ratio is clipped to ``|x·(θ' − θ)|``.
+    :param step_size: s, where the proposal moves by N(0, s²P), P public.
+    :param row_norm: R, bound on ‖P^½x‖ over every possible row x; each record's loss is 1-Lipschitz
+        in x·θ, and its term of the log ratio is clipped to ``|x·(θ' − θ)|``.
 
-    Privacy: averaged over the direction of the proposal, the bound on a record's term is ``sR|Z|``
-        with Z standard normal.
+    **Privacy.** Averaged over the direction of the proposal, the bound on a record's term is
+    ``sR|Z|`` with Z standard normal.
 
-    References:
-        privacy.md section 4, *direction-averaged charge*.
+    **References.** privacy.md section 4, *direction-averaged charge*.
     """
 
     step_size: float = attr.ib(validator=POSITIVE, converter=plain)
@@ -94,18 +86,15 @@ class DirectionalBarkerBit(DpEvent):
 class SmoothBarkerBit(DpEvent):
     """A Gaussian proposal and its Barker bit, where records are smooth functions of the position.
 
-    Args:
-        step_size: s, where the proposal moves by δ ~ N(0, s²I).
-        lipschitz: L, bound on the gradient g of a record's term, to which g is clipped.
-        smoothness: β, the curvature that is granted: the term is clipped to
-            ``|g·δ| + β‖δ‖²/2``.
-        dim: d, dimensions of the move.
+    :param step_size: s, where the proposal moves by δ ~ N(0, s²I).
+    :param lipschitz: L, bound on the gradient g of a record's term, to which g is clipped.
+    :param smoothness: β, the curvature that is granted: the term is clipped to ``|g·δ| + β‖δ‖²/2``.
+    :param dim: d, dimensions of the move.
 
-    Privacy: averaged over the proposal, the bound on a record's term is
-        ``sL|Z| + βs²(Z² + C)/2`` with Z standard normal and C ~ χ²(d − 1).
+    **Privacy.** Averaged over the proposal, the bound on a record's term is ``sL|Z| + βs²(Z² +
+    C)/2`` with Z standard normal and C ~ χ²(d − 1).
 
-    References:
-        privacy.md section 4, *direction-averaged charge*, general smooth records.
+    **References.** privacy.md section 4, *direction-averaged charge*, general smooth records.
     """
 
     step_size: float = attr.ib(validator=POSITIVE, converter=plain)
@@ -118,16 +107,14 @@ class SmoothBarkerBit(DpEvent):
 class MultiCandidateBit(DpEvent):
     """One of several candidates, picked with probability proportional to the target density.
 
-    Args:
-        log_ratio_range: bound η on max u − min u, the range over all candidates (the current
-            point included) of one record's log likelihood.
+    :param log_ratio_range: bound η on max u − min u, the range over all candidates (the current
+        point included) of one record's log likelihood.
 
-    Privacy: the exponential mechanism on a public set: bounded range η under zero-out and
-        add/remove, 2η under replace-one.
+    **Privacy.** The exponential mechanism on a public set: bounded range η under zero-out and
+    add/remove, 2η under replace-one.
 
-    References:
-        privacy.md section 4; Durfee and Rogers, *Practical Differentially Private Top-k Selection
-        with Pay-what-you-get Composition* (2019).
+    **References.** privacy.md section 4; Durfee and Rogers, *Practical Differentially Private Top-k
+    Selection with Pay-what-you-get Composition* (2019).
     """
 
     log_ratio_range: float = attr.ib(validator=NONNEGATIVE, converter=plain)
@@ -137,17 +124,16 @@ class MultiCandidateBit(DpEvent):
 class MinibatchBit(DpEvent):
     """One accept bit computed on a Poisson mini-batch drawn with replacement (TunaMH).
 
-    Args:
-        num_records: N, public.
-        lipschitz: c, where one record's term of the log ratio is clipped to cM.
-        max_move: M, bound on the length of a move.
-        expected_batch: λ + N·c·M, the mean number of draws; λ > 0.
-        acceptance: ``"barker"`` on the estimated log ratio itself; ``"noisy_barker"`` or
-            ``"penalty"`` on the estimate plus Gaussian noise.
-        noise_sd: standard deviation of that noise; 0 for ``"barker"``, positive otherwise.
+    :param num_records: N, public.
+    :param lipschitz: c, where one record's term of the log ratio is clipped to cM.
+    :param max_move: M, bound on the length of a move.
+    :param expected_batch: λ + N·c·M, the mean number of draws; λ > 0.
+    :param acceptance: ``"barker"`` on the estimated log ratio itself; ``"noisy_barker"`` or
+        ``"penalty"`` on the estimate plus Gaussian noise.
+    :param noise_sd: standard deviation of that noise; 0 for ``"barker"``, positive otherwise.
 
-    Privacy: neither draws nor their number are released. A cap on the kept draws, or a padded
-        room, is a ``TotalVariation`` beside this event. Not stated under add/remove: N is public.
+    **Privacy.** Neither draws nor their number are released. A cap on the kept draws, or a padded
+    room, is a ``TotalVariation`` beside this event. Not stated under add/remove: N is public.
 
         With λ = χ·N·b(θ, θ'), b a record bound that varies with the move but never exceeds cM,
         the bit without noise is what this event states for λ = χ·N·c·M, that is
@@ -155,9 +141,8 @@ class MinibatchBit(DpEvent):
         zero-out and b(2 + 1/χ) under replace-one. ``BarkerBit(b·(1 + 1/χ))`` charges the first
         exactly and under replace-one 2b(1 + 1/χ), which is more than needed and holds too.
 
-    References:
-        privacy.md section 5; Zhang, Cooper and De Sa, *Asymptotically Optimal Exact Minibatch
-        Metropolis-Hastings* (2020).
+    **References.** privacy.md section 5; Zhang, Cooper and De Sa, *Asymptotically Optimal Exact
+    Minibatch Metropolis-Hastings* (2020).
     """
 
     num_records: int = attr.ib(validator=COUNT, converter=python_number)
@@ -189,17 +174,15 @@ class MinibatchBit(DpEvent):
 class PosteriorDraw(DpEvent):
     """One exact draw from the density ∝ prior · exp(τ Σ log p).
 
-    Args:
-        log_likelihood_range: η, bound on sup − inf over the parameters of one record's
-            contribution to the log density, likelihood power included: τ(b − a) for
-            likelihoods in [a, b], that is 2τB for ``|log p| ≤ B`` and τB for log p in [−B, 0].
+    :param log_likelihood_range: η, bound on sup − inf over the parameters of one record's
+        contribution to the log density, likelihood power included: τ(b − a) for likelihoods in [a,
+        b], that is 2τB for ``|log p| ≤ B`` and τB for log p in [−B, 0].
 
-    Privacy: bounded range η under zero-out and add/remove, 2η under replace-one. The draw must be
-        exact; a proved total variation distance goes into a ``TotalVariation`` beside it.
+    **Privacy.** Bounded range η under zero-out and add/remove, 2η under replace-one. The draw must
+    be exact; a proved total variation distance goes into a ``TotalVariation`` beside it.
 
-    References:
-        privacy.md section 6; Dimitrakakis et al., *Robust and Private Bayesian Inference* (2014);
-        Wang, Fienberg and Smola, *Privacy for Free* (2015).
+    **References.** privacy.md section 6; Dimitrakakis et al., *Robust and Private Bayesian
+    Inference* (2014); Wang, Fienberg and Smola, *Privacy for Free* (2015).
     """
 
     log_likelihood_range: float = attr.ib(validator=NONNEGATIVE, converter=plain)
@@ -209,17 +192,15 @@ class PosteriorDraw(DpEvent):
 class LogConcaveDraw(DpEvent):
     """One exact draw from a strongly log-concave posterior.
 
-    Args:
-        lipschitz: G, bound on the Lipschitz constant in the sampled coordinates of one record's
-            contribution to the log density, likelihood power included.
-        strong_convexity: m, of minus the log prior in the same coordinates.
+    :param lipschitz: G, bound on the Lipschitz constant in the sampled coordinates of one record's
+        contribution to the log density, likelihood power included.
+    :param strong_convexity: m, of minus the log prior in the same coordinates.
 
-    Privacy: Gaussian of shift G/√m under zero-out and add/remove, 2G/√m under replace-one,
-        provided that minus the log likelihood is convex for every possible record.
+    **Privacy.** Gaussian of shift G/√m under zero-out and add/remove, 2G/√m under replace-one,
+    provided that minus the log likelihood is convex for every possible record.
 
-    References:
-        privacy.md section 6; Gopi, Lee and Liu, *Private Convex Optimization via Exponential
-        Mechanism* (2022), Theorem 4.
+    **References.** privacy.md section 6; Gopi, Lee and Liu, *Private Convex Optimization via
+    Exponential Mechanism* (2022), Theorem 4.
     """
 
     lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
@@ -230,21 +211,20 @@ class LogConcaveDraw(DpEvent):
 class LangevinLastIterate(DpEvent):
     """The last state of full-batch Langevin dynamics after a fixed number of steps.
 
-    Args:
-        step_size: h of θ ← θ − h∇F(θ) + √(2h)·N(0, I), below 2/smoothness.
-        num_steps: number of steps since the start, which is public or was released.
-        lipschitz: G, bound on one record's gradient in F, likelihood power included.
-        strong_convexity: m of F for every data set; 0 when none is known.
-        smoothness: M of F for every data set.
+    :param step_size: h of θ ← θ − h∇F(θ) + √(2h)·N(0, I), below 2/smoothness.
+    :param num_steps: number of steps since the start, which is public or was released.
+    :param lipschitz: G, bound on one record's gradient in F, likelihood power included.
+    :param strong_convexity: m of F for every data set; 0 when none is known.
+    :param smoothness: M of F for every data set.
 
-    Privacy: a Gaussian of shift √(h/2)·G·√[(1 − cᵀ)/(1 + cᵀ)·(1 + c)/(1 − c)], c the contraction
-        ``max(|1 − hm|, |1 − hM|)``; 2G under replace-one. With c = 1 the shift is G√(hT/2), that of
-        releasing every state. Gradients must be neither clipped nor batched. Under add/remove m
-        and M come from a public bound on the number of records.
+    **Privacy.** A Gaussian of shift √(h/2)·G·√[(1 − cᵀ)/(1 + cᵀ)·(1 + c)/(1 − c)], c the
+    contraction ``max(|1 − hm|, |1 − hM|)``; 2G under replace-one. With c = 1 the shift is G√(hT/2),
+    that of releasing every state. Gradients must be neither clipped nor batched. Under add/remove m
+    and M come from a public bound on the number of records.
 
-    References:
-        privacy.md section 7; Altschuler and Talwar, *Privacy of Noisy Stochastic Gradient Descent*
-        (2022); Bok, Su and Altschuler, *Shifted Interpolation for Differential Privacy* (2024).
+    **References.** privacy.md section 7; Altschuler and Talwar, *Privacy of Noisy Stochastic
+    Gradient Descent* (2022); Bok, Su and Altschuler, *Shifted Interpolation for Differential
+    Privacy* (2024).
     """
 
     step_size: float = attr.ib(validator=POSITIVE, converter=plain)

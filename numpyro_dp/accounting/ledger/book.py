@@ -25,14 +25,13 @@ from numpyro_dp.errors import LedgerError
 class Entry:
     """One charge.
 
-    Args:
-        id: position in the ledger, from 1.
-        time: when it was charged, UTC, ISO 8601.
-        label: who charged it.
-        event: what was released.
-        condition: what the privacy of the entry depends on, None when nothing.
-        versions: installed packages, as JSON.
-        planned: whether it was charged as a plan, from which draws are taken.
+    :param id: position in the ledger, from 1.
+    :param time: when it was charged, UTC, ISO 8601.
+    :param label: who charged it.
+    :param event: what was released.
+    :param condition: what the privacy of the entry depends on, None when nothing.
+    :param versions: installed packages, as JSON.
+    :param planned: whether it was charged as a plan, from which draws are taken.
     """
 
     id: int
@@ -48,12 +47,11 @@ class Entry:
 class Draw:
     """Something taken out of an entry that was charged as a plan; it costs nothing more.
 
-    Args:
-        id: position among the draws, from 1.
-        time: when it was taken, UTC, ISO 8601.
-        plan: ``id`` of the entry it was taken from.
-        label: who took it.
-        event: what was released.
+    :param id: position among the draws, from 1.
+    :param time: when it was taken, UTC, ISO 8601.
+    :param plan: ``id`` of the entry it was taken from.
+    :param label: who took it.
+    :param event: what was released.
     """
 
     id: int
@@ -144,8 +142,7 @@ def draw_body(plan: int, label: str, event: DpEvent) -> str:
 def read_entry(number: int, body: str) -> Entry:
     """Return the entry that ``entry_body`` wrote.
 
-    Raises:
-        ValueError: when this version cannot read it.
+    :raises ValueError: when this version cannot read it.
     """
     # Ledgers of format 1 knew of no plans.
     time, label, event, condition, installed, *planned = json.loads(body)

@@ -82,14 +82,11 @@ def _first_draw(opening: int, terms: str) -> str:
 class FileLedger:
     """A ledger in an SQLite file, safe against crashes and against other processes.
 
-    Args:
-        path: the file; created when it does not exist.
-        budget: the budget of a new ledger; for an existing one None adopts what the file says.
-        relation: the relation of a new ledger; adopted from the file together with the budget.
-
-    Raises:
-        LedgerError: when the file is no ledger, is damaged, or is fixed to another budget or
-            relation. The file is left as it was.
+    :param path: the file; created when it does not exist.
+    :param budget: the budget of a new ledger; for an existing one None adopts what the file says.
+    :param relation: the relation of a new ledger; adopted from the file together with the budget.
+    :raises LedgerError: when the file is no ledger, is damaged, or is fixed to another budget or
+        relation. The file is left as it was.
 
     A file of format 1 is read as it is. The first charge turns it into format 2, in the same
     transaction; what it held until then counts as one list that was fixed in advance.
@@ -233,8 +230,7 @@ class FileLedger:
     def _check_header(self) -> bool:
         """Look at the raw bytes first, as SQLite may write to what it opens.
 
-        Returns:
-            Whether the file has a write-ahead log, as older versions made it.
+        :returns: Whether the file has a write-ahead log, as older versions made it.
         """
         try:
             with self.path.open("rb") as file:

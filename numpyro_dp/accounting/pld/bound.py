@@ -86,8 +86,7 @@ class Concentrated(Bound):
 class RenyiProfile(Profile):
     """The best profile that Rényi divergences give; never a Gaussian.
 
-    Args:
-        divergences: of everything composed, at ``ORDERS``.
+    :param divergences: of everything composed, at ``ORDERS``.
     """
 
     divergences: tuple[float, ...]

@@ -56,13 +56,12 @@ Bounds = tuple[tuple[Bound, int], ...]
 class Composition:
     """Everything that a run released, as one curve.
 
-    Args:
-        relation: neighbouring relation.
-        square: Σ μ² over the Gaussian releases without sampling, μ the sensitivity over the noise;
-            they compose in closed form.
-        steps: Poisson-subsampled steps with their counts, sorted.
-        coarse: use fewer points for the widest losses: quicker, and ε a little larger still.
-        bounds: mechanisms of other kinds with their counts.
+    :param relation: neighbouring relation.
+    :param square: Σ μ² over the Gaussian releases without sampling, μ the sensitivity over the
+        noise; they compose in closed form.
+    :param steps: Poisson-subsampled steps with their counts, sorted.
+    :param coarse: use fewer points for the widest losses: quicker, and ε a little larger still.
+    :param bounds: mechanisms of other kinds with their counts.
 
     Where several bounds are valid each is computed and the least is reported: pure ε's added up,
     Gaussians that are no better, Rényi divergences, and one privacy loss distribution.

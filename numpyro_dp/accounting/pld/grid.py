@@ -35,13 +35,12 @@ def spacing_of(
 ) -> float:
     """Return the grid spacing, a power of two so that runs share their discretised steps.
 
-    Args:
-        steps: sampled steps with their counts, as ``grouped`` returns them.
-        pieces: profiles with their counts.
-        shift: sensitivity of a clipped sum in clip norms.
-        square: Σ μ² of the Gaussians without sampling.
-        merged: whether ``grouped`` merged any.
-        coarse: whether to use fewer points for the widest losses.
+    :param steps: sampled steps with their counts, as ``grouped`` returns them.
+    :param pieces: profiles with their counts.
+    :param shift: sensitivity of a clipped sum in clip norms.
+    :param square: Σ μ² of the Gaussians without sampling.
+    :param merged: whether ``grouped`` merged any.
+    :param coarse: whether to use fewer points for the widest losses.
     """
     fineness = _GROUPED_FINENESS if merged else _FINENESS
     count = sum(n for _, n in (*steps, *pieces))

@@ -21,10 +21,9 @@ _HALVINGS = 14
 class Mixture(Profile):
     """Σ w_k N(k·v, s²) against N(0, s²), or against Σ w_k N(−k·v, s²).
 
-    Args:
-        weights: w_0, w_1, …, summing to one.
-        shift: v / s > 0.
-        two_sided: whether the second distribution is the mirror image instead of N(0, s²).
+    :param weights: w_0, w_1, …, summing to one.
+    :param shift: v / s > 0.
+    :param two_sided: whether the second distribution is the mirror image instead of N(0, s²).
 
     The loss rises in the outcome (an increasing function over a decreasing one), so δ(ε) is a
     difference of two tails beyond the point where the loss is ε.

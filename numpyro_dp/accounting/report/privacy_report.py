@@ -104,35 +104,30 @@ class PrivacyReport:
     ) -> "PrivacyReport":
         """Return the report of the charges ``entries``.
 
-        Args:
-            entries: label and event of each charge of this result, in order.
-            relation: neighbouring relation of the guarantee.
-            delta: δ at which ε is stated.
-            unit: what is protected, such as ``"one slice of plate 'people'"``.
-            num_records: number of records when public, None when private.
-            mechanism: the private mechanism, in words.
-            sampler: how records are chosen for a step, in words.
-            sampling_rate: chance of each record to take part in a step.
-            clip_norm: bound on one record's contribution.
-            noise_multiplier: standard deviation of the noise over ``clip_norm``, or words.
-            steps: private steps, all chains and warm-up included.
-            warmup_steps: those of them that were warm-up.
-            num_chains: number of chains.
-            overflow_delta: total variation outside the privacy loss distribution.
-            released: what leaves the wall.
-            assumed_public: what the guarantee takes as public.
-            conditions: what the guarantee depends on; empty when nothing.
-            randomness: source of the noise.
-            arithmetic: how rounding is dealt with.
-            notes: further sentences.
-            earlier_runs: entries of the ledger before this result's; counted when None.
-            accountant: whose ledger the charges went to.
-
-        Returns:
-            The report; every ε in it is an upper bound.
-
-        Raises:
-            ValueError: when relation, δ or an event is invalid.
+        :param entries: label and event of each charge of this result, in order.
+        :param relation: neighbouring relation of the guarantee.
+        :param delta: δ at which ε is stated.
+        :param unit: what is protected, such as ``"one slice of plate 'people'"``.
+        :param num_records: number of records when public, None when private.
+        :param mechanism: the private mechanism, in words.
+        :param sampler: how records are chosen for a step, in words.
+        :param sampling_rate: chance of each record to take part in a step.
+        :param clip_norm: bound on one record's contribution.
+        :param noise_multiplier: standard deviation of the noise over ``clip_norm``, or words.
+        :param steps: private steps, all chains and warm-up included.
+        :param warmup_steps: those of them that were warm-up.
+        :param num_chains: number of chains.
+        :param overflow_delta: total variation outside the privacy loss distribution.
+        :param released: what leaves the wall.
+        :param assumed_public: what the guarantee takes as public.
+        :param conditions: what the guarantee depends on; empty when nothing.
+        :param randomness: source of the noise.
+        :param arithmetic: how rounding is dealt with.
+        :param notes: further sentences.
+        :param earlier_runs: entries of the ledger before this result's; counted when None.
+        :param accountant: whose ledger the charges went to.
+        :returns: The report; every ε in it is an upper bound.
+        :raises ValueError: when relation, δ or an event is invalid.
         """
         checked = check_relation(relation)
         event = ComposedDpEvent([charged for _, charged in entries])
@@ -182,8 +177,7 @@ class PrivacyReport:
     def recompute(self) -> float:
         """Return ε at ``delta``, computed afresh from the stored events alone.
 
-        Raises:
-            ValueError: when a stored event cannot be read or has no privacy statement.
+        :raises ValueError: when a stored event cannot be read or has no privacy statement.
         """
         event = ComposedDpEvent([from_json(text) for _, text in self.events])
         return privacy_curve(event, check_relation(self.relation)).epsilon(self.delta)
@@ -200,8 +194,7 @@ class PrivacyReport:
     def from_dict(cls, tree: Mapping[str, object]) -> "PrivacyReport":
         """Return the report that ``to_dict`` or ``to_json`` wrote.
 
-        Raises:
-            ValueError: when fields are missing or unknown.
+        :raises ValueError: when fields are missing or unknown.
         """
         # Earlier versions did not write every field.
         added = {field.name: field.default for field in fields(cls) if field.default is not MISSING}

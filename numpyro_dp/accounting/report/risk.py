@@ -13,10 +13,9 @@ _FARTHEST = 60.0
 class AttackRisk(NamedTuple):
     """Upper bounds that hold for every attacker, whatever else is known.
 
-    Args:
-        advantage: true positive rate minus false positive rate of any membership test.
-        true_positive_rate: share of true members found at one false alarm in a hundred.
-        certainty: how often a guess is right that starts from even odds.
+    :param advantage: true positive rate minus false positive rate of any membership test.
+    :param true_positive_rate: share of true members found at one false alarm in a hundred.
+    :param certainty: how often a guess is right that starts from even odds.
     """
 
     advantage: float
@@ -28,11 +27,12 @@ class AttackRisk(NamedTuple):
 def attack_risk(curve: PrivacyCurve) -> AttackRisk:
     """Return certified bounds on membership attacks against an event with this ``curve``.
 
-    References:
-        Wasserman and Zhou, *A statistical framework for differential privacy* (2010), Theorem
-        2.4; Kairouz, Oh and Viswanath, *The composition theorem for differential privacy* (2015).
+    **References.** Wasserman and Zhou, *A statistical framework for differential privacy* (2010),
+    Theorem 2.4; Kairouz, Oh and Viswanath, *The composition theorem for differential privacy*
+    (2015).
 
-    Example:
+    **Example**::
+
         >>> from numpyro_dp.accounting.curve import privacy_curve
         >>> from numpyro_dp.accounting.events import GaussianDpEvent
         >>> round(attack_risk(privacy_curve(GaussianDpEvent(2.0))).advantage, 4)

@@ -32,9 +32,8 @@ class Fixed(NamedTuple):
 class Grid:
     """A grid of log ratios.
 
-    Args:
-        unit: nats of one integer.
-        low_bits: a cell holds ``2**low_bits`` units; at most 28.
+    :param unit: nats of one integer.
+    :param low_bits: a cell holds ``2**low_bits`` units; at most 28.
     """
 
     unit: float
@@ -57,8 +56,7 @@ class Grid:
     def total(self, blocks: Int32[Array, "blocks ..."]) -> Fixed:
         """The exact sum over the leading axis, cut to ±2^28 cells.
 
-        Args:
-            blocks: sums of blocks, in units; fewer than ``2**(31 - low_bits)`` and 2^19 of them.
+        :param blocks: sums of blocks, in units; fewer than ``2**(31 - low_bits)`` and 2^19 of them.
         """
         cells = blocks >> self.low_bits
         low = jnp.sum(blocks & self.mask, axis=0)

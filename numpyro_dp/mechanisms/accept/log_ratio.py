@@ -46,8 +46,7 @@ def as_integers(
 def rows_in_block(num_records: int, largest: int, low_bits: int) -> tuple[int, int]:
     """Number of blocks and rows of each, so that no 32-bit sum can wrap.
 
-    Raises:
-        ValueError: when there are too many records for the grid.
+    :raises ValueError: when there are too many records for the grid.
     """
     rows = min(_MOST_ROWS, (_INT32 - 1) // max(largest, 1))
     # Two at least: a loop of one turn is unrolled, and the sum of a block must be formed once.
@@ -77,11 +76,10 @@ class LogRatio(Protocol):
     ) -> Fixed:
         """The sum of the records' terms, or an estimate of it.
 
-        Args:
-            key: one typed key, used up.
-            term: from the leaves of one record (leading axis 1) to its term in nats.
-            records: leaves with one row for each record.
-            limit: bound on one record's integer in this step.
+        :param key: one typed key, used up.
+        :param term: from the leaves of one record (leading axis 1) to its term in nats.
+        :param records: leaves with one row for each record.
+        :param limit: bound on one record's integer in this step.
         """
         ...
 
@@ -90,14 +88,13 @@ class LogRatio(Protocol):
 class FullBatch:
     """The exact sum over all records of their clipped, rounded terms.
 
-    Args:
-        grid: units of the sum.
-        largest: static bound on every step's limit.
-        one_by_one: compute records one at a time, so that a record's floats do not depend on its
-            place; needed where the number of records is private.
+    :param grid: units of the sum.
+    :param largest: static bound on every step's limit.
+    :param one_by_one: compute records one at a time, so that a record's floats do not depend on its
+        place; needed where the number of records is private.
 
-    Privacy: a record that becomes null changes the sum by at most the step's limit, one that
-        changes value by at most twice that, exactly.
+    **Privacy.** A record that becomes null changes the sum by at most the step's limit, one that
+    changes value by at most twice that, exactly.
     """
 
     grid: Grid
@@ -120,9 +117,8 @@ class FullBatch:
     def values(self, value: Callable[[Any], Any], rows: Any) -> Any:
         """What a function of one record gives for each, records last.
 
-        Args:
-            value: from one row of each leaf (leading axis 1) to arrays.
-            rows: leaves with one row for each record.
+        :param value: from one row of each leaf (leading axis 1) to arrays.
+        :param rows: leaves with one row for each record.
         """
         leaves = jax.tree.leaves(rows)
         if self.one_by_one:
@@ -141,17 +137,14 @@ class FullBatch:
     ) -> tuple[Fixed, Float[Array, " records"]]:
         """:meth:`total` of what changes between two positions, of which one was looked at before.
 
-        Args:
-            change: from one record and its value here to its term in nats and its value there.
-            here: :meth:`values` at the first position.
-            records: leaves with one row for each record.
-            limit: bound on one record's integer in this step.
+        :param change: from one record and its value here to its term in nats and its value there.
+        :param here: :meth:`values` at the first position.
+        :param records: leaves with one row for each record.
+        :param limit: bound on one record's integer in this step.
+        :returns: The sum, and every record's value at the second position.
 
-        Returns:
-            The sum, and every record's value at the second position.
-
-        Privacy: the sum is as :meth:`total`'s, whatever ``here`` holds, as long as each entry is
-            about its own record. The values are the records' own and must not leave.
+        **Privacy.** The sum is as :meth:`total`'s, whatever ``here`` holds, as long as each entry
+        is about its own record. The values are the records' own and must not leave.
         """
 
         terms, there = self.values(lambda row: change(row[0], row[1][0]), (list(records), here))
@@ -170,15 +163,13 @@ class FullBatch:
     ) -> Fixed:
         """Exact sums for several candidates at once, each record's range over them bounded.
 
-        Args:
-            term: from the leaves of one record to its log likelihoods at the candidates, in nats.
-            records: leaves with one row for each record.
-            limit: bound on the range (largest minus least) of one record's integers.
+        :param term: from the leaves of one record to its log likelihoods at the candidates, in
+            nats.
+        :param records: leaves with one row for each record.
+        :param limit: bound on the range (largest minus least) of one record's integers.
+        :returns: One number for each candidate, up to a common shift.
 
-        Returns:
-            One number for each candidate, up to a common shift.
-
-        Privacy: a record's integers lie in [−limit, 0], so its range is at most ``limit``.
+        **Privacy.** A record's integers lie in [−limit, 0], so its range is at most ``limit``.
         """
 
         def integers(rows: list[Array]) -> Int32[Array, "candidates rows"]:

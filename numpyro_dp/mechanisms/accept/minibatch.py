@@ -72,22 +72,20 @@ class PoissonBatch:
 
     Made by :meth:`create`.
 
-    Args:
-        num_records: N, public.
-        mean: expected number of draws, λ + N·b; a constant, so λ takes what b leaves.
-        room: places of the padded batch.
-        overflow: bound on the chance that a batch does not fit.
-        grid: units of the estimated log ratio.
-        most: largest weight of a kept draw, in units of ``grid``.
+    :param num_records: N, public.
+    :param mean: expected number of draws, λ + N·b; a constant, so λ takes what b leaves.
+    :param room: places of the padded batch.
+    :param overflow: bound on the chance that a batch does not fit.
+    :param grid: units of the estimated log ratio.
+    :param most: largest weight of a kept draw, in units of ``grid``.
 
-    Privacy: with records' terms within b, the kept count of a record with term u is
-        Poisson(λ/N + (b − u)/2), independent of all others. Draws, their number and the kept set
-        never leave; the padded batch has one size whatever is drawn. One batch is within ``tv`` in
-        total variation of this law.
+    **Privacy.** With records' terms within b, the kept count of a record with term u is Poisson(λ/N
+    + (b − u)/2), independent of all others. Draws, their number and the kept set never leave; the
+    padded batch has one size whatever is drawn. One batch is within ``tv`` in total variation of
+    this law.
 
-    References:
-        Zhang, Cooper and De Sa, *Asymptotically Optimal Exact Minibatch Metropolis-Hastings*
-        (2020); privacy.md section 5.
+    **References.** Zhang, Cooper and De Sa, *Asymptotically Optimal Exact Minibatch
+    Metropolis-Hastings* (2020); privacy.md section 5.
     """
 
     num_records: int
@@ -120,8 +118,7 @@ class PoissonBatch:
     def limit(self, bound: float) -> int:
         """The largest integer of a record whose term is at most ``bound`` nats.
 
-        Raises:
-            ValueError: when the batch is too small for the bound.
+        :raises ValueError: when the batch is too small for the bound.
         """
         moved = self.num_records * bound
         if moved > _LARGEST_SHARE * self.mean:

@@ -101,14 +101,13 @@ def pick(
 ) -> Int32[Array, ""]:
     """The number of a candidate, drawn with probability ∝ exp(total + public).
 
-    Args:
-        key: one typed key, used up.
-        grid: units of the totals.
-        totals: exact sums over the records, one for each candidate, up to a common shift.
-        public: log prior densities; −∞ or NaN is never picked, unless all are.
+    :param key: one typed key, used up.
+    :param grid: units of the totals.
+    :param totals: exact sums over the records, one for each candidate, up to a common shift.
+    :param public: log prior densities; −∞ or NaN is never picked, unless all are.
 
-    Privacy: with a record's range over the candidates at most η nats, the exponential mechanism of
-        bounded range η + ``PICK_MARGIN``, up to ``PICK_TV`` in total variation.
+    **Privacy.** With a record's range over the candidates at most η nats, the exponential mechanism
+    of bounded range η + ``PICK_MARGIN``, up to ``PICK_TV`` in total variation.
     """
     shared = grid.public(public - jnp.max(jnp.where(jnp.isnan(public), -jnp.inf, public)))
     low = totals.low + shared.low

@@ -77,16 +77,11 @@ def _width_bits(unit: float) -> int:
 def fine_grid(bound: float, resolution: int) -> tuple[Grid, int]:
     """A grid on which a Barker decision with records up to ``largest`` units costs ``bound``.
 
-    Args:
-        bound: largest term of one record, in nats, in (0, 1024].
-        resolution: integers that a record's term should span, at most.
-
-    Returns:
-        The grid, and the largest integer of a record: e^w · largest · unit ≤ bound, w the width of
-        a cell, which pays for the straight pieces of the logistic table.
-
-    Raises:
-        ValueError: for bounds outside the range.
+    :param bound: largest term of one record, in nats, in (0, 1024].
+    :param resolution: integers that a record's term should span, at most.
+    :returns: The grid, and the largest integer of a record: e^w · largest · unit ≤ bound, w the
+        width of a cell, which pays for the straight pieces of the logistic table.
+    :raises ValueError: for bounds outside the range.
     """
     if not 0 < bound <= _MOST_BOUND:
         raise ValueError(
@@ -107,7 +102,7 @@ class Barker:
 
     Made by :meth:`create`.
 
-    Privacy: with records' integers at most ``largest``, the log odds of the bit move by at most
+    **Privacy.** With records' integers at most ``largest``, the log odds of the bit move by at most
     the bound it was made for when one record becomes null: ``BarkerBit(bound)``.
     """
 
@@ -140,7 +135,7 @@ class Barker:
 class Metropolis:
     """Accept with probability min(1, e^l): no noise and no privacy, for tests and comparison.
 
-    Privacy: none. A rejection is impossible for some data and possible for their neighbours.
+    **Privacy.** None. A rejection is impossible for some data and possible for their neighbours.
     """
 
     grid: Grid
@@ -232,7 +227,7 @@ class _Noised:
 class Penalty(_Noised):
     """Accept with probability E min(1, e^{l + N(−s²/2, s²)}).
 
-    Privacy: the noisy log ratio is a Gaussian release of shift bound/s and the rest
+    **Privacy.** The noisy log ratio is a Gaussian release of shift bound/s and the rest
     post-processing. The bit itself is that of the rule at a log ratio off by at most w²/8, w the
     width of a cell, for which the largest integer leaves room: ``PenaltyBit(bound, s)``.
     """
@@ -255,7 +250,7 @@ class Penalty(_Noised):
 class NoisyBarker(_Noised):
     """Accept with probability E σ(l + N(−s²/2, s²)).
 
-    Privacy: as for the penalty rule, and never more than a Barker bit: ``NoisyBarkerBit(bound,
+    **Privacy.** As for the penalty rule, and never more than a Barker bit: ``NoisyBarkerBit(bound,
     s)``.
     """
 
@@ -287,12 +282,11 @@ def acceptance_test(
 ) -> AcceptanceTest:
     """The test called ``rule`` for records bounded by ``bound`` nats.
 
-    Args:
-        rule: ``"barker"``, ``"noisy_barker"`` or ``"penalty"``.
-        bound: largest term of one record, in nats.
-        noise_sd: standard deviation of the noise in nats; ``None`` for ``"barker"``; 0 with
-            ``"penalty"`` is the Metropolis rule, which is not private.
-        resolution: integers that a record's term spans, for ``"barker"``.
+    :param rule: ``"barker"``, ``"noisy_barker"`` or ``"penalty"``.
+    :param bound: largest term of one record, in nats.
+    :param noise_sd: standard deviation of the noise in nats; ``None`` for ``"barker"``; 0 with
+        ``"penalty"`` is the Metropolis rule, which is not private.
+    :param resolution: integers that a record's term spans, for ``"barker"``.
     """
     if rule == "barker":
         return Barker.create(bound, resolution)

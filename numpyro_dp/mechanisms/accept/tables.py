@@ -38,11 +38,10 @@ def _logistic_past(power: int) -> int:
 def threshold_table(cell: float, law: str) -> alias.AliasTable:
     """The table of the cell in which a magnitude lies.
 
-    Args:
-        cell: width of a cell in nats, about 2^-10 to 2^-9; its exact value as a float64 is used.
-        law: ``"logistic"`` for |L|, L standard logistic, or ``"exponential"``.
+    :param cell: width of a cell in nats, about 2^-10 to 2^-9; its exact value as a float64 is used.
+    :param law: ``"logistic"`` for |L|, L standard logistic, or ``"exponential"``.
 
-    Privacy: total variation to the true law of cells at most ``TABLE_TV`` a draw.
+    **Privacy.** Total variation to the true law of cells at most ``TABLE_TV`` a draw.
     """
     past = {"logistic": _logistic_past, "exponential": _exponential_past}[law]
     ratio = int(Context(prec=80).exp(-Decimal(cell)) * (1 << _BITS))
@@ -77,9 +76,9 @@ def exponential(grid: Grid, key: Key[Array, ""]) -> Fixed:
 def logistic(grid: Grid, key: Key[Array, ""]) -> Fixed:
     """``floor(L)`` on the grid, L standard logistic.
 
-    Privacy: with w the width of a cell, the log odds of ``x + L ≥ 0`` change by at most e^w for
-    each nat of x, whatever x: within a cell the density is constant and no more than e^w times
-    F(1 − F) anywhere in it.
+    **Privacy.** With w the width of a cell, the log odds of ``x + L ≥ 0`` change by at most e^w for
+    each nat of x, whatever x: within a cell the density is constant and no more than e^w times F(1
+    − F) anywhere in it.
     """
     drawn, sign = _magnitude(grid, key, "logistic")
     return Fixed(drawn.high ^ sign, drawn.low ^ (sign & grid.mask))

@@ -312,8 +312,7 @@ def check_sum(pair: Pair, bound: Bound) -> None:
 
     For models without a wall, which is checked itself.
 
-    Raises:
-        UnsupportedModelError: when records change each other's terms.
+    :raises UnsupportedModelError: when records change each other's terms.
     """
     starts, tree = jax.tree.flatten(bound.params)
 

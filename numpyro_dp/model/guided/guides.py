@@ -89,15 +89,12 @@ def prepare(
 ) -> None:
     """Have an autoguide learn its model without data; other guides are left alone.
 
-    Args:
-        guide: an autoguide, which is changed in place (as NumPyro itself does at first use), or
-            any callable.
-        layout: the arguments of the model, without values.
-        plate: the private plate.
-        hidden: deterministic sites that read a record, which the guide must not compute.
-
-    Raises:
-        UnsupportedModelError: for an autoguide that needs data, or that has seen some already.
+    :param guide: an autoguide, which is changed in place (as NumPyro itself does at first use), or
+        any callable.
+    :param layout: the arguments of the model, without values.
+    :param plate: the private plate.
+    :param hidden: deterministic sites that read a record, which the guide must not compute.
+    :raises UnsupportedModelError: for an autoguide that needs data, or that has seen some already.
     """
     for kind, reason in _REFUSED.items():
         if isinstance(guide, kind):
@@ -129,15 +126,12 @@ def require_public_start(
 
     Asked before every run, since the guide runs in each, and its globals may have changed.
 
-    Args:
-        guide: any callable; of an autoguide its model and ``init_loc_fn`` are read as well.
-        layout: the model's arguments, some of them declared public.
-        num_records: number of records.
-        records: the record arguments as they were given.
-        model: what was read already, and need not be again as the guide's own.
-
-    Raises:
-        UnsupportedModelError: with the array's name and the remedy.
+    :param guide: any callable; of an autoguide its model and ``init_loc_fn`` are read as well.
+    :param layout: the model's arguments, some of them declared public.
+    :param num_records: number of records.
+    :param records: the record arguments as they were given.
+    :param model: what was read already, and need not be again as the guide's own.
+    :raises UnsupportedModelError: with the array's name and the remedy.
     """
     read = partial(require_handed, layout=layout, num_records=num_records, arrays=records)
     read(guide, whose="the guide")

@@ -215,10 +215,9 @@ def possible_outcomes(
 ) -> Outcomes:
     """Trace the outcomes of one record: listed where that can be, else ``drawn`` from the model.
 
-    Raises:
-        UnsupportedModelError: where the plate has no observed site, a factor or continuous latents
-            of its own, where its outcomes cannot be drawn, or where they would have to be and the
-            number of records is private.
+    :raises UnsupportedModelError: where the plate has no observed site, a factor or continuous
+        latents of its own, where its outcomes cannot be drawn, or where they would have to be and
+        the number of records is private.
     """
     inside = [s for s in structure.sites if s.inside(plate)]
     observed = tuple(s.name for s in inside if s.kind == "observed")
