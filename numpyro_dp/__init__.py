@@ -6,6 +6,7 @@ Write a NumPyro model, run it with a private kernel in :class:`MCMC`, and read w
 
 from typing import TYPE_CHECKING
 
+from numpyro_dp import _moved
 from numpyro_dp._lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
     from numpyro_dp.svi import guides as guides
 
 __version__ = "0.1.0"
+
+_moved.install()
 
 _HOME = {
     "Accountant": "accounting",

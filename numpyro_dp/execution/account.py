@@ -29,12 +29,11 @@ from numpyro_dp.model.redaction import unnumbered
 T = TypeVar("T")
 
 
-def require_chargeable(called: str, *inputs: Any, remedy: str | None = None) -> None:
+def require_chargeable(called: str, *inputs: Any) -> None:
     """Refuse a call that one charge would not cover: under a trace, or in several processes.
 
     :param called: what was called, for the message.
     :param inputs: everything it was given.
-    :param remedy: what to do in place of calling it outside.
     :raises ValueError: something given, or fresh, is traced: charged once, it would run many times.
     :raises RuntimeError: this is one of several processes.
     """
@@ -42,7 +41,7 @@ def require_chargeable(called: str, *inputs: Any, remedy: str | None = None) -> 
     if is_traced(*inputs):
         raise ValueError(
             f"{called} was called inside a JAX transformation: it would be charged once and could "
-            f"be executed many times. {remedy or 'Call it outside jit, vmap and pmap'}"
+            "be executed many times. Call it outside jit, vmap and pmap"
         )
 
 
@@ -109,16 +108,15 @@ class Account:
         return self.accountant.stated_delta if privacy is None else privacy.delta
 
     @contextmanager
-    def opened(self, called: str, *inputs: Any, remedy: str | None = None) -> Generator[ChargedRun]:
+    def opened(self, called: str, *inputs: Any) -> Generator[ChargedRun]:
         """A run of the object, while no other is under way.
 
         :param called: what the user called, for messages.
         :param inputs: everything that was given to it.
-        :param remedy: as for :func:`require_chargeable`.
         :raises ValueError: the call is traced.
         :raises RuntimeError: another run is under way, or this is one of several processes.
         """
-        require_chargeable(called, *inputs, remedy=remedy)
+        require_chargeable(called, *inputs)
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(f"this {self.owner} object is already running in another thread")
         try:

@@ -12,6 +12,7 @@ from jax import random
 from jax.sharding import NamedSharding
 
 from numpyro_dp import _validate
+from numpyro_dp._moved import mcmc_state
 from numpyro_dp.accounting import PrivacyReport, rounded_down, rounded_up
 from numpyro_dp.accounting.events import ComposedDpEvent
 from numpyro_dp.execution.account import Account, ChargedRun
@@ -393,3 +394,6 @@ class MCMC(numpyro.infer.MCMC):
             _warmup_state=scrub(self._warmup_state),
         )
         return state
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(mcmc_state(state))

@@ -27,6 +27,9 @@ from numpyro_dp.execution.facts import assumed_public, slice_of
 from numpyro_dp.mcmc import plain
 from numpyro_dp.model.private_model import PrivateModel
 
+# What a run takes as public beside sizes and arguments.
+OPTIONS = "the model, its priors and every option of the kernel"
+
 
 @dataclass(frozen=True)
 class BoundKernel(MCMCKernel):
@@ -45,6 +48,14 @@ class BoundKernel(MCMCKernel):
     @property
     def model(self) -> None:
         """``None``: ArviZ's own converter would otherwise replay the model on the records."""
+
+    @property
+    def derived(self) -> tuple[str, ...]:
+        """Fields of the state that are functions of released values, beside ``i`` and ``z``.
+
+        What a state holds and no kernel declares is refused before a run: it would be seen.
+        """
+        return ()
 
     @property
     def sample_field(self) -> str:
@@ -151,11 +162,18 @@ class BoundKernel(MCMCKernel):
 
     def stated(self, *, private_size: bool) -> RunFacts:
         """The same of a run on this model."""
-        model, options = self.wall, "the model, its priors and every option of the kernel"
+        model = self.wall
         size = None if private_size else model.num_records
-        public = assumed_public(size, options, arguments=model.public_inputs)
+        public = assumed_public(size, OPTIONS, arguments=model.public_inputs)
+        facts, released = self.facts(), ()
+        if self.derived:
+            released = (f"what follows from it alone: {', '.join(self.derived)}",)
         return replace(
-            self.facts(), unit=slice_of(model.plate), num_records=size, assumed_public=public
+            facts,
+            released=facts.released + released,
+            unit=slice_of(model.plate),
+            num_records=size,
+            assumed_public=public,
         )
 
 

@@ -18,18 +18,14 @@ import numpy as np
 from jax import lax, random
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from numpyro_dp.execution.account import Account, require_chargeable
-from numpyro_dp.execution.keys import as_typed_keys
+from numpyro_dp.execution.account import Account
+from numpyro_dp.execution.keys import as_typed_keys, is_traced
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import CHACHA20, scrubbed
 from numpyro_dp.mechanisms._checks import refuse_several_processes
 from numpyro_dp.model.private_model import private_model
 
 _DIGEST_WORDS = 4
-_INSTEAD = (
-    "Use numpyro_dp.MCMC, or 'sequential' or 'vectorized' chains: chain_method='parallel' and "
-    "callables are transformations"
-)
 
 
 class MeteredState(NamedTuple):
@@ -53,7 +49,11 @@ class MeteredState(NamedTuple):
 def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict) -> MeteredState:
     """Charge ``num_steps`` for each key, then start the chains; see the module's docstring."""
     name, inputs = type(kernel).__name__, (rng_key, args, kwargs, init_params)
-    require_chargeable(name, *inputs, remedy=_INSTEAD)
+    if is_traced(*inputs):
+        raise ValueError(
+            f"{name} cannot start inside a JAX transformation (chain_method='parallel' or a "
+            "callable): use numpyro_dp.MCMC, or 'sequential' or 'vectorized' chains"
+        )
     if _typed(rng_key) and random.key_impl(rng_key) == CHACHA20:
         # NumPyro's own example resumes with post_warmup_state.rng_key. A state can be resumed
         # twice, and noise that two runs share is no noise in their difference.

@@ -26,6 +26,13 @@ def check_fields(bound: BoundKernel, z: dict, extra_fields: Sequence[str]) -> No
     :raises ValueError: for a key, or a name that the state does not have.
     """
     state = jax.eval_shape(lambda z: bound.start(jax.random.key(0), z), z)
+    known = {"i", "z", *_SECRET, *bound.derived}
+    for name in state._fields:
+        if name not in known:
+            raise ValueError(
+                f"the state of {type(bound).__name__} has a field {name!r} that is no key and not "
+                "declared as derived from released values: whoever wrote the kernel must say so"
+            )
     for name in extra_fields:
         if name.startswith("~"):
             continue

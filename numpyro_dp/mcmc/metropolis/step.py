@@ -76,6 +76,10 @@ class BoundMetropolis(BoundKernel):
     plan: Plan
     public_moves: tuple[Move, ...]
 
+    @property
+    def derived(self) -> tuple[str, ...]:
+        return ("allowance",)
+
     def start(self, rng_key: Any, z: dict) -> MetropolisState:
         return MetropolisState(jnp.zeros((), jnp.int32), z, rng_key, self.plan.charge.start())
 

@@ -79,6 +79,9 @@ StepSize = float | Callable[[Any], Any]
 class Integrator(Protocol):
     """How a released gradient moves a position: frozen, hashable by value, sees no record."""
 
+    # As of a bound kernel.
+    derived: ClassVar[tuple[str, ...]]
+
     @property
     def step_size(self) -> StepSize:
         """η, or a schedule of it."""
@@ -161,6 +164,10 @@ class BoundSumKernel(BoundKernel):
     leaving: ClassVar[tuple[str, ...]] = (
         "the position after every step (warm-up included) and its step counter",
     )
+
+    @property
+    def derived(self) -> tuple[str, ...]:
+        return self.integrator.derived
 
     @property
     def gradient_sd(self) -> float:

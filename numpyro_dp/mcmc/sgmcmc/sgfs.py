@@ -147,6 +147,8 @@ class FisherScoring:
     and N the covariance of all noise, (1 - QH)·H⁻¹·(1 - QH) + Q·N·Q = H⁻¹ for Q = 2·(H + N)⁻¹.
     """
 
+    derived: ClassVar[tuple[str, ...]] = ("second_moment",)
+
     step_size: StepSize
     temperature: float
     likelihood_power: float

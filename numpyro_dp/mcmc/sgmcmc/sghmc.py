@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -32,6 +32,8 @@ class SGHMCState(NamedTuple):
 @dataclass(frozen=True)
 class FrictionDynamics:
     """p ← (1 − hA)·p + h·gradient + fresh noise, θ ← θ + h·p, with h = √η."""
+
+    derived: ClassVar[tuple[str, ...]] = ("momentum",)
 
     step_size: StepSize
     temperature: float

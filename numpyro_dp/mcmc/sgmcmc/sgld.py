@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import random
@@ -30,6 +30,8 @@ class SGLDState(NamedTuple):
 @dataclass(frozen=True)
 class Langevin:
     """θ ← θ + (η/2)·gradient + fresh noise, the privacy noise counted into the Langevin noise."""
+
+    derived: ClassVar[tuple[str, ...]] = ()
 
     step_size: StepSize
     temperature: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -34,6 +34,8 @@ class SGNHTState(NamedTuple):
 @dataclass(frozen=True)
 class Thermostat:
     """As DP-SGHMC's dynamics, with a friction that follows the momentum's released energy."""
+
+    derived: ClassVar[tuple[str, ...]] = ("momentum", "thermostat")
 
     step_size: StepSize
     temperature: float

@@ -1,1 +1,5 @@
 """Sigmoid belief networks."""
+
+from numpyro_dp._moved import formerly
+
+__getattr__ = formerly("numpyro_dp.svi.guides.sigmoid_belief.guide")
