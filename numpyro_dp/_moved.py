@@ -141,6 +141,10 @@ def install() -> None:
         sys.meta_path.append(_Alias())
 
 
+def _module(name: str) -> Any:
+    return import_module(f"numpyro_dp.{name}")
+
+
 class _Described:
     """What a run's report was made from: its facts lacked unit, size and public arguments."""
 
@@ -153,28 +157,27 @@ class _Described:
         steps_per_sample: int,
         drawn: tuple = (),
     ) -> Any:
-        from numpyro_dp.execution.facts import assumed_public, slice_of
-        from numpyro_dp.mcmc.kernel import OPTIONS
-        from numpyro_dp.mcmc.report import Described
-
-        public = assumed_public(num_records, OPTIONS, arguments=public_inputs)
-        told = replace(facts, unit=slice_of(plate), num_records=num_records, assumed_public=public)
-        return Described(told, steps_per_sample, drawn)
+        # By name, as everything here: nothing may depend on what depends on it.
+        words, kernels = (_module(name) for name in ("execution.facts", "mcmc.kernel"))
+        public = words.assumed_public(num_records, kernels.OPTIONS, arguments=public_inputs)
+        told = replace(
+            facts, unit=words.slice_of(plate), num_records=num_records, assumed_public=public
+        )
+        return _module("mcmc.report").Described(told, steps_per_sample, drawn)
 
 
 def mcmc_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state of an ``MCMC`` object that kept its charges itself."""
     if "_account" in state:
         return dict(state)
-    from numpyro_dp.execution.account import Account, Charge
-
     kept = {
         name: state[name]
         for name in state
         if name not in ("_accountant", "_charges", "_conditions", "_secure", "_lock")
         and name not in ("_steps_run", "_warmup_run")
     }
-    account = Account("MCMC", state["_accountant"], secure=state["_secure"])
+    owner = _module("execution.account")
+    account = owner.Account("MCMC", state["_accountant"], secure=state["_secure"])
     described = state["_described"]
     overflow = 0.0 if described is None else described.facts.overflow_delta
     # Only the sums were kept: they stand with the first charge.
@@ -182,5 +185,6 @@ def mcmc_state(state: Mapping[str, Any]) -> dict[str, Any]:
     known = [(steps, overflow * steps, warmup, tuple(state["_conditions"]))]
     for label, event in state["_charges"]:
         count, distance, before, conditions = known.pop() if known else (0, 0.0, 0, ())
-        account.charges.append(Charge(event, count, distance, label, before, conditions))
+        charge = owner.Charge(event, count, distance, label, before, conditions)
+        account.charges.append(charge)
     return {**kept, "_account": account}
