@@ -1,1 +1,7 @@
-"""What is proved of single events: profiles and certificates that nobody else accounts for."""
+"""What is proved about each mechanism. Every module here is imported, and registers its events."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__, f"{__name__}."):
+    import_module(_module.name)

@@ -15,9 +15,12 @@ from functools import cache
 import numpy as np
 from scipy.special import ndtr
 
+from numpyro_dp.accounting.bounds.proved import Proved, of_bound, proves
+from numpyro_dp.accounting.events import DirectionalBarkerBit
 from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
+from numpyro_dp.accounting.relation import Relation
 
 
 @dataclass(frozen=True)
@@ -114,3 +117,10 @@ def _widths(replaced: bool) -> tuple[Array, Array, Array]:
         one, other = (np.nan_to_num(2 * ndtr(-np.divide.outer(edges, sd))) for sd in sds)
     beyond = one + other - one * other
     return edges, -np.diff(beyond, axis=0), beyond[-1]
+
+
+@proves(DirectionalBarkerBit)
+def _directional(event: DirectionalBarkerBit, relation: Relation) -> Proved:
+    if event.row_norm == 0:
+        return Proved()
+    return of_bound(DirectionalBit(event.step_size * event.row_norm, relation == "replace_one"))

@@ -18,9 +18,12 @@ from scipy.special import logsumexp, ndtr
 from scipy.stats import chi2
 
 from numpyro_dp.accounting.bounds.directional import averaged
+from numpyro_dp.accounting.bounds.proved import Proved, of_bound, proves
+from numpyro_dp.accounting.events import SmoothBarkerBit
 from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
+from numpyro_dp.accounting.relation import Relation
 
 _CELLS = 4000
 # Beyond these the chance is below 1e-21, and counted in full.
@@ -160,3 +163,12 @@ def _widths(slope: float, curvature: float, dim: int) -> tuple[Array, Array, Arr
         beyond += chance * 2 * ndtr(-2 * rest / root)
     beyond = np.minimum(beyond, 1.0)
     return edges, -np.diff(beyond)[:, None], beyond[-1:], excess
+
+
+@proves(SmoothBarkerBit)
+def _smooth(event: SmoothBarkerBit, relation: Relation) -> Proved:
+    slope = event.step_size * event.lipschitz
+    curvature = event.step_size**2 * event.smoothness
+    if slope == curvature == 0:
+        return Proved()
+    return of_bound(SmoothBit(slope, curvature, event.dim, relation == "replace_one"))
