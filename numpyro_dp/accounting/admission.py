@@ -24,7 +24,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from numpyro_dp.accounting.bounds.bits import NoisyBarker, Ranged
+from numpyro_dp.accounting.bounds.bits import NoisyBarkerLoss, Ranged
 from numpyro_dp.accounting.bounds.domination import least_shift
 from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.calibrate import gaussian_shift
@@ -236,6 +236,6 @@ def _pure(entries: Sequence[PrivacyCurve]) -> Fraction | float:
             if not math.isfinite(bound.pure):
                 return math.inf
             # Widths are what the events say; other constants were computed, with rounding.
-            exact = isinstance(bound, Ranged | NoisyBarker)
+            exact = isinstance(bound, Ranged | NoisyBarkerLoss)
             total += count * Fraction(bound.pure) * (1 if exact else 1 + Fraction(1, 2**40))
     return total

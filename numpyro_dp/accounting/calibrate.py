@@ -9,7 +9,7 @@ from numpyro_dp.accounting.bounds.proved import proved
 from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.curve import privacy_curve
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.accounting.pld.composition import gaussian_delta
+from numpyro_dp.accounting.pld.gaussian import gaussian_delta
 from numpyro_dp.accounting.pld.grid import loss_variance
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 

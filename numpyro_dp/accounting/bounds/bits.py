@@ -21,7 +21,7 @@ from numpyro_dp.accounting.bounds.accept_families import (
 )
 from numpyro_dp.accounting.bounds.binary import (
     BLOCK,
-    Family,
+    PairFamily,
     block_deltas,
     family_delta,
     family_renyi,
@@ -37,7 +37,7 @@ from numpyro_dp.accounting.events import (
     PosteriorDraw,
 )
 from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
-from numpyro_dp.accounting.pld.mixtures import Mixture
+from numpyro_dp.accounting.pld.mixtures import GaussianMixture
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 from numpyro_dp.accounting.relation import Relation, sensitivity
@@ -57,7 +57,7 @@ class Bits(Bound, ABC):
     """Mechanisms that are no worse than a family of pairs of bits."""
 
     @abstractmethod
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return the pairs, more of them for a smaller ``step``."""
 
     def renyi(self) -> Array:
@@ -98,7 +98,7 @@ class Bits(Bound, ABC):
 
 
 @lru_cache(maxsize=32)
-def _family(bits: Bits, step: float) -> Family:
+def _family(bits: Bits, step: float) -> PairFamily:
     return bits.family(step)
 
 
@@ -170,7 +170,7 @@ class Ranged(Bits):
         """2Φ⁻¹(σ(width/2))."""
         return _logistic_shift(self.width)
 
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return pairs whose losses differ by the width."""
         return ranged_family(self.width, _PIECES)
 
@@ -202,13 +202,13 @@ class PureLoss(Bits):
         """2Φ⁻¹(σ(ε)): randomised response is the worst case."""
         return _logistic_shift(2 * self.epsilon)
 
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return the one pair of randomised response."""
-        return Family(np.array([self.epsilon]), np.array([self.epsilon]), closed=True)
+        return PairFamily(np.array([self.epsilon]), np.array([self.epsilon]), closed=True)
 
 
 @dataclass(frozen=True)
-class NoisyBarker(Bits):
+class NoisyBarkerLoss(Bits):
     """Noisy Barker bit with term bound ``bound`` and noise ``sd`` (privacy.md section 4)."""
 
     bound: float
@@ -238,7 +238,7 @@ class NoisyBarker(Bits):
         barker = Ranged(self.bound).delta(epsilon)
         return min(super().delta(epsilon), barker) if self.resolved else barker
 
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return the certified pairs over all log ratios."""
         return noisy_barker_family(self.bound, self.sd, step)
 
@@ -248,7 +248,7 @@ class NoisyBarker(Bits):
 
 
 @dataclass(frozen=True)
-class Penalty(Bits):
+class PenaltyLoss(Bits):
     """Penalty bit with term bound ``bound`` and noise ``sd`` (privacy.md section 4)."""
 
     bound: float
@@ -259,14 +259,14 @@ class Penalty(Bits):
         """Δ/s: the bit is computed from the noisy log ratio."""
         return self.bound / self.sd
 
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return the certified pairs over all log ratios, with infinite loss at the end."""
         return penalty_family(self.bound, self.sd, step)
 
     def divergence(self) -> Array:
         """Return the supremum, beyond the grid by its analytic bound."""
         family = self.family(_FINE)
-        within = Family(family.up[:-1], family.down[:-1])
+        within = PairFamily(family.up[:-1], family.down[:-1])
         return np.maximum(family_renyi(within), penalty_tail(self.bound, self.sd))
 
 
@@ -293,7 +293,7 @@ class BatchBit(Bits):
         """The Gaussian of a Barker bit with that bound."""
         return _logistic_shift(self.pure)
 
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return the certified pairs over all log ratios and terms, or those of the width alone."""
         if self.pure > _WIDEST or self.floor > _MOST_DRAWS:
             return ranged_family(self.pure, _PIECES)
@@ -308,7 +308,7 @@ class BatchBit(Bits):
 class NoisyRatio(Bound):
     """Mini-batch log ratio released with Gaussian noise; it has no Rényi divergence."""
 
-    mixture: Mixture
+    mixture: GaussianMixture
 
     @property
     def variance(self) -> float:
@@ -343,14 +343,14 @@ def _posterior(event: PosteriorDraw, relation: Relation) -> Proved:
 def _noisy_barker(event: NoisyBarkerBit, relation: Relation) -> Proved:
     if event.log_ratio_bound == 0:
         return Proved()
-    return of_bound(NoisyBarker(sensitivity(relation) * event.log_ratio_bound, event.noise_sd))
+    return of_bound(NoisyBarkerLoss(sensitivity(relation) * event.log_ratio_bound, event.noise_sd))
 
 
 @proves(PenaltyBit)
 def _penalty(event: PenaltyBit, relation: Relation) -> Proved:
     if event.log_ratio_bound == 0:
         return Proved()
-    return of_bound(Penalty(sensitivity(relation) * event.log_ratio_bound, event.noise_sd))
+    return of_bound(PenaltyLoss(sensitivity(relation) * event.log_ratio_bound, event.noise_sd))
 
 
 @proves(MinibatchBit)
@@ -378,5 +378,5 @@ def _minibatch(event: MinibatchBit, relation: Relation) -> Proved:
     shift = math.log1p(bound / floor) / event.noise_sd
     # What is left out goes with no draw at all; total variation pays for it.
     weights[0] += max(1.0 - float(weights.sum()), 0.0)
-    mixture = Mixture(tuple(weights.tolist()), shift, replaced)
+    mixture = GaussianMixture(tuple(weights.tolist()), shift, replaced)
     return Proved(bounds={NoisyRatio(mixture): 1}, distances=(float(poisson.sf(last, mean)),))

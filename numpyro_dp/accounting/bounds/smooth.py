@@ -17,10 +17,10 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 from scipy.stats import chi2
 
-from numpyro_dp.accounting.bounds.directional import averaged
+from numpyro_dp.accounting.bounds.directional import Averaged, averaged
 from numpyro_dp.accounting.bounds.proved import Proved, of_bound, proves
 from numpyro_dp.accounting.events import SmoothBarkerBit
-from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
+from numpyro_dp.accounting.pld.bound import UP
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 from numpyro_dp.accounting.relation import Relation
@@ -31,7 +31,7 @@ _SIDE, _TAIL = 9.8, 1e-22
 
 
 @dataclass(frozen=True)
-class SmoothBit(Bound):
+class SmoothBit(Averaged):
     """Proposal and Barker bit; a record's term is at most W in either direction.
 
     :param slope: sL.
@@ -48,12 +48,13 @@ class SmoothBit(Bound):
     replaced: bool
 
     @property
-    def _profile(self) -> "SmoothProfile":
+    def profile(self) -> "SmoothProfile":
+        """The average of Barker profiles."""
         return SmoothProfile(self.slope, self.curvature, self.dim, self.replaced)
 
     @property
     def variance(self) -> float:
-        return self._profile.variance
+        return self.profile.variance
 
     def renyi(self) -> Array:
         """log E e^{(α − 1)·min(αW²/8, W)} / (α − 1), by way of the null record if replaced."""
@@ -95,14 +96,6 @@ class SmoothBit(Bound):
         left = np.maximum(1 - self.curvature * rate, 0.0)
         # A tilted chi-squared law is a chi-squared law.
         return self._log_moment(rate, self.dim) + across.logsf(across.isf(_TAIL) * left)
-
-    def pieces(self, count: int) -> Pieces:
-        """The average of Barker profiles."""
-        return ((self._profile, count),)
-
-    def delta(self, epsilon: float) -> float:
-        """The average of Barker profiles."""
-        return float(self._profile.deltas(np.array([epsilon]))[0][0])
 
 
 @dataclass(frozen=True)
