@@ -179,14 +179,15 @@ class Accountant:
         """
         book = self._ledger.read()
         at = self.stated_delta if delta is None else delta
-        if _conditions(book.entries):
+        if book.conditions:
             return math.inf
+        total = privacy_curve(book.event, self.relation)
         if self.budget is None or at > self.budget.delta:
-            return self._total(book).epsilon(at)
+            return total.epsilon(at)
         counted = charged(book.curves(self.relation), self.budget)
         if at == self.budget.delta:
             return counted
-        return max(self._total(book).epsilon(at), counted)
+        return max(total.epsilon(at), counted)
 
     def delta(self, epsilon: float) -> float:
         """Return δ of all charges as one list at ``epsilon`` ≥ 0; 1 once an entry is conditional.
@@ -194,8 +195,8 @@ class Accountant:
         As ``epsilon`` of another δ than the budget's: for a list that was fixed in advance.
         """
         book = self._ledger.read()
-        total = self._total(book).delta(epsilon)
-        return 1.0 if _conditions(book.entries) else total
+        total = privacy_curve(book.event, self.relation).delta(epsilon)
+        return 1.0 if book.conditions else total
 
     def remaining(self) -> float:
         """Return the largest ε whose plain Gaussian event at the ledger's δ still fits.
@@ -243,12 +244,8 @@ class Accountant:
             self._refuse(seen[0], stored, label)
         return len(seen[0].entries) + 1
 
-    def _curve(self, *events: DpEvent) -> PrivacyCurve:
-        return privacy_curve(ComposedDpEvent(list(events)), self.relation)
-
-    def _total(self, book: Book) -> PrivacyCurve:
-        """The curve of all charges as one list."""
-        return self._curve(*(entry.event for entry in book.entries))
+    def _curve(self, event: DpEvent) -> PrivacyCurve:
+        return privacy_curve(ComposedDpEvent([event]), self.relation)
 
     def _admits(self, book: Book, event: DpEvent) -> bool:
         curve = self._curve(event)
@@ -388,10 +385,6 @@ def _recounted(
     for entry in entries:
         copy.charge(entry.event, label=entry.label, condition=entry.condition)
     return copy
-
-
-def _conditions(entries: tuple[Entry, ...]) -> list[str]:
-    return [entry.condition for entry in entries if entry.condition is not None]
 
 
 def _reopen_plan(path: str, allow_conditional: bool, entry: Entry) -> ChargePlan:

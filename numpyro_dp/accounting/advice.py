@@ -58,8 +58,7 @@ def refusal(label: str, event: DpEvent, book: Book, budget: Budget, relation: Re
     :param relation: the neighbouring relation.
     """
     spent = book.curves(relation)
-    listed = ComposedDpEvent([*(entry.event for entry in book.entries), event])
-    total = privacy_curve(listed, relation).epsilon(budget.delta)
+    total = privacy_curve(ComposedDpEvent([book.event, event]), relation).epsilon(budget.delta)
     first = book.entries[0].label if book.entries else None
     curve = privacy_curve(event, relation)
     left = largest_left(spent, budget)

@@ -195,8 +195,7 @@ def spending(
     :param left: the largest ε whose Gaussian event still fits.
     :param path: the ledger's file, None in memory.
     """
-    events = [entry.event for entry in book.entries]
-    total = privacy_curve(ComposedDpEvent(events), relation).epsilon(delta)
+    total = privacy_curve(book.event, relation).epsilon(delta)
     rows = tuple(
         SpendingRow(
             entry.label,

@@ -159,6 +159,7 @@ class Ranged(Bits):
     """
 
     width: float
+    exact = True
 
     @property
     def pure(self) -> float:
@@ -213,6 +214,7 @@ class NoisyBarkerLoss(Bits):
 
     bound: float
     sd: float
+    exact = True
 
     @property
     def pure(self) -> float:

@@ -24,7 +24,7 @@ from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 from numpyro_dp.accounting.relation import Relation
 
 
-class Averaged(Bound, ABC):
+class AveragedBit(Bound, ABC):
     """A Barker bit whose bound is random, released, and free of data."""
 
     @property
@@ -42,7 +42,7 @@ class Averaged(Bound, ABC):
 
 
 @dataclass(frozen=True)
-class DirectionalBit(Averaged):
+class DirectionalBit(AveragedBit):
     """Proposal and Barker bit, the term bounded by ``scale``·|N(0, 1)| in either direction.
 
     :param scale: sR.

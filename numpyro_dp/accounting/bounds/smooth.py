@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 from scipy.stats import chi2
 
-from numpyro_dp.accounting.bounds.directional import Averaged, averaged
+from numpyro_dp.accounting.bounds.directional import AveragedBit, averaged
 from numpyro_dp.accounting.bounds.proved import Proved, of_bound, proves
 from numpyro_dp.accounting.events import SmoothBarkerBit
 from numpyro_dp.accounting.pld.bound import UP
@@ -31,7 +31,7 @@ _SIDE, _TAIL = 9.8, 1e-22
 
 
 @dataclass(frozen=True)
-class SmoothBit(Averaged):
+class SmoothBit(AveragedBit):
     """Proposal and Barker bit; a record's term is at most W in either direction.
 
     :param slope: sL.

@@ -75,6 +75,17 @@ class Book(NamedTuple):
     draws: tuple[PlanDraw, ...] = ()
     opening: int = 0
 
+    @property
+    def event(self) -> DpEvent:
+        """All charges as one list."""
+        return ComposedDpEvent([entry.event for entry in self.entries])
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What any of the charges depends on, once each."""
+        found = (entry.condition for entry in self.entries if entry.condition is not None)
+        return tuple(dict.fromkeys(found))
+
     def curves(self, relation: Relation) -> tuple[PrivacyCurve, ...]:
         """Return what each entry costs alone, in order; those of the opening count as one."""
         events = [entry.event for entry in self.entries]

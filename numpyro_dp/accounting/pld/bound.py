@@ -22,6 +22,9 @@ UP = 1 + 1e-12
 class Bound:
     """Everything proved about one step of a mechanism; what is not proved is infinite."""
 
+    # Whether ``pure`` is what the event says; else it was computed, with rounding.
+    exact = False
+
     @property
     def pure(self) -> float:
         """ε at which δ is zero."""
