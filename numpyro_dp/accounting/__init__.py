@@ -1,7 +1,6 @@
 """Privacy accounting: events, privacy curves, calibration, ledgers and reports (no JAX)."""
 
 from numpyro_dp.accounting import events
-from numpyro_dp.accounting import handlers as _handlers  # noqa: F401  (registers them)
 from numpyro_dp.accounting.accountant import Accountant, ChargePlan
 from numpyro_dp.accounting.budget import DEFAULT_DELTA, Budget
 from numpyro_dp.accounting.calibrate import calibrate, largest

@@ -15,16 +15,15 @@ from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
 from numpyro_dp.accounting.events import (
     ComposedDpEvent,
     DpEvent,
-    TotalVariation,
     describe,
     from_json,
     to_json,
 )
 from numpyro_dp.accounting.ledger.book import Book, Entry, Ledger, MemoryLedger
 from numpyro_dp.accounting.ledger.file import FileLedger
-from numpyro_dp.accounting.plan_steps import Steps, left_over, steps_of
+from numpyro_dp.accounting.plan_steps import holds, planned_entry, planned_list, unused
 from numpyro_dp.accounting.relation import Relation, check_relation
-from numpyro_dp.accounting.spending import SpendingReport, SpendingRow
+from numpyro_dp.accounting.spending import SpendingReport, spending
 from numpyro_dp.errors import BudgetExceededError, LedgerError
 
 _LONGEST_LABEL, _LONGEST_CONDITION = 200, 2000
@@ -152,18 +151,7 @@ class Accountant:
             >>> plan.fits(second), plan.fits(first)
             (False, True)
         """
-        listed = list(events) if isinstance(events, (list, tuple)) else []
-        if not listed or not all(isinstance(event, DpEvent) for event in listed):
-            raise ValueError(
-                "a plan needs a list of one or more events of numpyro_dp.events; that of a run "
-                "stands in the report of a rehearsal with the same settings on made-up records: "
-                "numpyro_dp.events.from_json(report.events[0][1])"
-            )
-        distance = steps_of(ComposedDpEvent(listed)).distance
-        if distance:
-            # Portions of a run round their distances each for itself.
-            listed.append(TotalVariation(min(1.0, float(distance) * 1e-9)))
-        number = self._append(ComposedDpEvent(listed), label, condition, planned=True)
+        number = self._append(planned_list(events), label, condition, planned=True)
         return ChargePlan(self, self.entries[number - 1])
 
     @property
@@ -191,14 +179,15 @@ class Accountant:
         """
         book = self._ledger.read()
         at = self.stated_delta if delta is None else delta
-        if _conditions(book.entries):
+        if book.conditions:
             return math.inf
+        total = privacy_curve(book.event, self.relation)
         if self.budget is None or at > self.budget.delta:
-            return self._total(book).epsilon(at)
+            return total.epsilon(at)
         counted = charged(book.curves(self.relation), self.budget)
         if at == self.budget.delta:
             return counted
-        return max(self._total(book).epsilon(at), counted)
+        return max(total.epsilon(at), counted)
 
     def delta(self, epsilon: float) -> float:
         """Return δ of all charges as one list at ``epsilon`` ≥ 0; 1 once an entry is conditional.
@@ -206,8 +195,8 @@ class Accountant:
         As ``epsilon`` of another δ than the budget's: for a list that was fixed in advance.
         """
         book = self._ledger.read()
-        total = self._total(book).delta(epsilon)
-        return 1.0 if _conditions(book.entries) else total
+        total = privacy_curve(book.event, self.relation).delta(epsilon)
+        return 1.0 if book.conditions else total
 
     def remaining(self) -> float:
         """Return the largest ε whose plain Gaussian event at the ledger's δ still fits.
@@ -232,30 +221,8 @@ class Accountant:
                 f"what is left of a budget holds at its own δ ({self.budget.delta:.3g}): leave "
                 f"delta out, or ask accountant.epsilon(delta={at:.3g})"
             )
-        book = self._ledger.read()
-        curves, total = book.curves(self.relation), self._total(book).epsilon(at)
-        rows = tuple(
-            SpendingRow(
-                entry.label,
-                describe(entry.event),
-                self._curve(entry.event).epsilon(at),
-                entry.time,
-                entry.condition,
-                tuple(d.label for d in book.draws if d.plan == entry.id) if entry.planned else None,
-            )
-            for entry in book.entries
-        )
-        return SpendingReport(
-            rows=rows,
-            total=total if self.budget is None else charged(curves, self.budget),
-            planned=total,
-            opening=book.opening,
-            delta=at,
-            relation=self.relation,
-            budget=None if self.budget is None else self.budget.epsilon,
-            left=self.remaining(),
-            path=None if self.path is None else str(self.path),
-        )
+        book, left = self._ledger.read(), self.remaining()
+        return spending(book, self.budget, self.relation, at, left=left, path=self.path)
 
     def _append(self, event: DpEvent, label: str, condition: str | None, *, planned: bool) -> int:
         """Charge ``event`` and return the number of its entry."""
@@ -277,12 +244,8 @@ class Accountant:
             self._refuse(seen[0], stored, label)
         return len(seen[0].entries) + 1
 
-    def _curve(self, *events: DpEvent) -> PrivacyCurve:
-        return privacy_curve(ComposedDpEvent(list(events)), self.relation)
-
-    def _total(self, book: Book, *more: DpEvent) -> PrivacyCurve:
-        """The curve of all charges as one list."""
-        return self._curve(*(entry.event for entry in book.entries), *more)
+    def _curve(self, event: DpEvent) -> PrivacyCurve:
+        return privacy_curve(ComposedDpEvent([event]), self.relation)
 
     def _admits(self, book: Book, event: DpEvent) -> bool:
         curve = self._curve(event)
@@ -306,17 +269,7 @@ class Accountant:
         budget = self.budget
         if budget is None:
             raise BudgetExceededError(f"{label!r} was refused by the ledger; nothing was charged")
-        raise BudgetExceededError(
-            refusal(
-                label,
-                event,
-                book.curves(self.relation),
-                budget,
-                self.relation,
-                total=self._total(book, event).epsilon(budget.delta),
-                first=book.entries[0].label if book.entries else None,
-            )
-        )
+        raise BudgetExceededError(refusal(label, event, book, budget, self.relation))
 
     def __repr__(self) -> str:
         where = "memory" if self.path is None else str(self.path)
@@ -355,7 +308,7 @@ class ChargePlan(Accountant):
     @property
     def unused(self) -> DpEvent:
         """What was not taken yet."""
-        return self._unused(self._ledger.read()).event()
+        return unused(self._ledger.read(), self._entry).event()
 
     def charge(self, event: DpEvent, *, label: str, condition: str | None = None) -> None:
         """Take ``event`` out of the plan before it happens, or refuse it.
@@ -369,14 +322,14 @@ class ChargePlan(Accountant):
         """
         _validate.one_line("label", label, _LONGEST_LABEL)
         stored = self._checked(event)
-        planned = self._planned(self._ledger.read())
+        planned = planned_entry(self._ledger.read(), self._entry)
         if condition is not None and condition != planned.condition:
             raise BudgetExceededError(
                 f"{label!r} is private only if {condition}, which the plan {planned.label!r} does "
                 "not say: make the plan with this condition="
             )
         if not self._ledger.draw(
-            self._entry.id, label, stored, lambda book: self._has(book, stored)
+            self._entry.id, label, stored, lambda book: holds(book, self._entry, stored)
         ):
             raise BudgetExceededError(
                 f"{label!r} asks for {describe(stored)}, which the plan {planned.label!r} does not "
@@ -388,7 +341,7 @@ class ChargePlan(Accountant):
 
     def fits(self, event: DpEvent) -> bool:
         """Return whether ``event`` could be taken out of the plan now; nothing is taken."""
-        return self._has(self._ledger.read(), self._checked(event))
+        return holds(self._ledger.read(), self._entry, self._checked(event))
 
     def plan(
         self, events: Sequence[DpEvent], *, label: str, condition: str | None = None
@@ -404,24 +357,6 @@ class ChargePlan(Accountant):
         stored = from_json(to_json(event))
         self._curve(stored)
         return stored
-
-    def _planned(self, book: Book) -> Entry:
-        """The plan's entry, or a refusal where the ledger's file was exchanged."""
-        found = book.entries[self._entry.id - 1] if self._entry.id <= len(book.entries) else None
-        if found != self._entry:
-            raise LedgerError(
-                f"the ledger no longer holds the plan {self._entry.label!r} as it was made: its "
-                "file was exchanged for another one. Nothing was taken; make the plan again"
-            )
-        return found
-
-    def _has(self, book: Book, event: DpEvent) -> bool:
-        return self._unused(book).covers(steps_of(event))
-
-    def _unused(self, book: Book) -> Steps:
-        planned = self._planned(book)
-        drawn = [draw.event for draw in book.draws if draw.plan == planned.id]
-        return left_over(planned.event, drawn)
 
     def __repr__(self) -> str:
         return f"ChargePlan({self.label!r}, unused={describe(self.unused)!r})"
@@ -450,10 +385,6 @@ def _recounted(
     for entry in entries:
         copy.charge(entry.event, label=entry.label, condition=entry.condition)
     return copy
-
-
-def _conditions(entries: tuple[Entry, ...]) -> list[str]:
-    return [entry.condition for entry in entries if entry.condition is not None]
 
 
 def _reopen_plan(path: str, allow_conditional: bool, entry: Entry) -> ChargePlan:

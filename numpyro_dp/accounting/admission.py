@@ -24,7 +24,6 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from numpyro_dp.accounting.bounds.bits import NoisyBarker, Ranged
 from numpyro_dp.accounting.bounds.domination import least_shift
 from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.calibrate import gaussian_shift
@@ -235,7 +234,5 @@ def _pure(entries: Sequence[PrivacyCurve]) -> Fraction | float:
         for bound, count in entry.composition.bounds:
             if not math.isfinite(bound.pure):
                 return math.inf
-            # Widths are what the events say; other constants were computed, with rounding.
-            exact = isinstance(bound, Ranged | NoisyBarker)
-            total += count * Fraction(bound.pure) * (1 if exact else 1 + Fraction(1, 2**40))
+            total += count * Fraction(bound.pure) * (1 if bound.exact else 1 + Fraction(1, 2**40))
     return total

@@ -16,6 +16,7 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
+from numpyro_dp.accounting.ledger.book import Book
 from numpyro_dp.accounting.relation import Relation
 from numpyro_dp.accounting.rounding import rounded_down, rounded_up
 
@@ -47,26 +48,18 @@ def largest_left(spent: Curves, budget: Budget) -> float:
     return privacy_curve(GaussianDpEvent(1 / room)).epsilon(budget.delta) * (1 - 1e-9)
 
 
-def refusal(
-    label: str,
-    event: DpEvent,
-    spent: Curves,
-    budget: Budget,
-    relation: Relation,
-    *,
-    total: float,
-    first: str | None,
-) -> str:
-    """Return why ``event`` was refused after ``spent``, and what would fit.
+def refusal(label: str, event: DpEvent, book: Book, budget: Budget, relation: Relation) -> str:
+    """Return why ``event`` was refused after what ``book`` holds, and what would fit.
 
     :param label: who asked.
     :param event: what was asked for.
-    :param spent: what each entry so far costs alone, in order.
+    :param book: everything charged so far.
     :param budget: the whole budget.
     :param relation: the neighbouring relation.
-    :param total: ε of all entries and this one, had they been one list.
-    :param first: label of the first entry, None when there is none.
     """
+    spent = book.curves(relation)
+    total = privacy_curve(ComposedDpEvent([book.event, event]), relation).epsilon(budget.delta)
+    first = book.entries[0].label if book.entries else None
     curve = privacy_curve(event, relation)
     left = largest_left(spent, budget)
     asked = (

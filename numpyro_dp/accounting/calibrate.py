@@ -5,10 +5,11 @@ from collections.abc import Callable
 from functools import partial
 
 from numpyro_dp._validate import positive
+from numpyro_dp.accounting.bounds.proved import proved
 from numpyro_dp.accounting.budget import Budget
-from numpyro_dp.accounting.curve import parts, privacy_curve
+from numpyro_dp.accounting.curve import privacy_curve
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.accounting.pld.composition import gaussian_delta
+from numpyro_dp.accounting.pld.gaussian import gaussian_delta
 from numpyro_dp.accounting.pld.grid import loss_variance
 from numpyro_dp.accounting.relation import Relation, check_relation, sensitivity
 
@@ -39,7 +40,7 @@ def calibrate(
         3.73
     """
     relation = check_relation(relation)
-    distance = math.fsum(parts(event_family(_LARGEST), relation).distances)
+    distance = math.fsum(proved(event_family(_LARGEST), relation).distances)
     if (1 + math.exp(min(budget.epsilon, 700.0))) * distance >= budget.delta:
         raise ValueError(
             f"no noise fits: total variation of {distance:.3g} alone exceeds delta = "
@@ -180,7 +181,7 @@ def _guess(event_family: Callable[[float], DpEvent], budget: Budget, relation: R
     allowed = gaussian_shift(budget) ** 2
 
     def variance(noise: float) -> float:
-        found = parts(event_family(noise), relation)
+        found = proved(event_family(noise), relation)
         total = math.fsum(found.squares)
         for step, count in found.steps.items():
             total += count * loss_variance(step, sensitivity(relation), cap=700.0)

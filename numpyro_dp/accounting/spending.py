@@ -2,8 +2,13 @@
 
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
+from numpyro_dp.accounting.admission import charged
 from numpyro_dp.accounting.budget import Budget
+from numpyro_dp.accounting.curve import privacy_curve
+from numpyro_dp.accounting.events import ComposedDpEvent, describe
+from numpyro_dp.accounting.ledger.book import Book
 from numpyro_dp.accounting.relation import Relation, relation_text
 from numpyro_dp.accounting.rounding import rounded_down, rounded_up
 
@@ -174,3 +179,42 @@ class SpendingReport:
         )
         titles = "<tr><th>charge</th><th>ε alone</th><th>time (UTC)</th></tr>"
         return f"<table>{head}{titles}{body}</table>"
+
+
+def spending(
+    book: Book,
+    budget: Budget | None,
+    relation: Relation,
+    delta: float,
+    *,
+    left: float,
+    path: Path | None,
+) -> SpendingReport:
+    """Return the report of ``book`` at ``delta``, which is that of the ``budget`` if there is one.
+
+    :param left: the largest ε whose Gaussian event still fits.
+    :param path: the ledger's file, None in memory.
+    """
+    total = privacy_curve(book.event, relation).epsilon(delta)
+    rows = tuple(
+        SpendingRow(
+            entry.label,
+            describe(entry.event),
+            privacy_curve(ComposedDpEvent([entry.event]), relation).epsilon(delta),
+            entry.time,
+            entry.condition,
+            tuple(d.label for d in book.draws if d.plan == entry.id) if entry.planned else None,
+        )
+        for entry in book.entries
+    )
+    return SpendingReport(
+        rows=rows,
+        total=total if budget is None else charged(book.curves(relation), budget),
+        planned=total,
+        opening=book.opening,
+        delta=delta,
+        relation=relation,
+        budget=None if budget is None else budget.epsilon,
+        left=left,
+        path=None if path is None else str(path),
+    )

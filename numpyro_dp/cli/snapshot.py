@@ -14,7 +14,7 @@ from numpyro_dp.accounting import (
 )
 from numpyro_dp.accounting.admission import charged
 from numpyro_dp.accounting.advice import largest_left
-from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.accounting.ledger.book import Book
 from numpyro_dp.accounting.ledger.file import FileLedger
 from numpyro_dp.errors import LedgerError
@@ -60,12 +60,6 @@ class Snapshot:
         return DEFAULT_DELTA if self.budget is None else self.budget.delta
 
     @property
-    def conditions(self) -> tuple[str, ...]:
-        """What any of the charges depends on, once each."""
-        found = (entry.condition for entry in self.entries if entry.condition is not None)
-        return tuple(dict.fromkeys(found))
-
-    @property
     def unstated(self) -> tuple[Entry, ...]:
         """Charges for which this version has no privacy statement."""
         return tuple(entry for entry in self.entries if not self._has_statement(entry.event))
@@ -76,7 +70,7 @@ class Snapshot:
 
     def total(self, delta: float) -> float:
         """ε of all charges together at ``delta``, under their conditions if any."""
-        return self._epsilon(self._all(), delta)
+        return self._epsilon(self.book.event, delta)
 
     def charged(self) -> float:
         """ε that counts against the budget, or the total without one; under conditions if any."""
@@ -89,9 +83,6 @@ class Snapshot:
         if self.budget is None:
             return math.inf
         return 0.0 if self.unstated else largest_left(self.book.curves(self.relation), self.budget)
-
-    def _all(self) -> DpEvent:
-        return ComposedDpEvent([entry.event for entry in self.entries])
 
     def _has_statement(self, event: DpEvent) -> bool:
         try:

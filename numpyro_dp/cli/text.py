@@ -48,8 +48,8 @@ def export(ledger: Snapshot) -> tuple[str, int]:
         "relation": ledger.relation,
         "budget": None if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta},
         "delta": ledger.delta,
-        "conditions": list(ledger.conditions),
-        "epsilon": _finite(math.inf if ledger.conditions else ledger.charged()),
+        "conditions": list(ledger.book.conditions),
+        "epsilon": _finite(math.inf if ledger.book.conditions else ledger.charged()),
         "epsilon_under_conditions": _finite(ledger.charged()),
         "epsilon_as_one_list": _finite(ledger.total(ledger.delta)),
         "fixed_in_advance": ledger.book.opening,
@@ -116,7 +116,7 @@ def _spent(ledger: Snapshot) -> list[tuple[str, str]]:
         opening=ledger.book.opening,
         delta=ledger.delta,
         budget=None if ledger.budget is None else ledger.budget.epsilon,
-        conditions=ledger.conditions,
+        conditions=ledger.book.conditions,
     )
 
 
@@ -131,7 +131,7 @@ def _problems(ledger: Snapshot) -> list[str]:
     if total > ledger.budget.epsilon:
         excess = rounded_up(total - ledger.budget.epsilon)
         found.append(f"the budget is overspent: the total exceeds it by ε = {excess}")
-    if ledger.conditions:
+    if ledger.book.conditions:
         found.append("the budget is kept only if the conditions above hold")
     return found
 

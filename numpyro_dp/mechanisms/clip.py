@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
-from numpyro_dp.mechanisms.lattice import EXACT_FLOAT32, Bound, Lattice
+from numpyro_dp.mechanisms.lattice import EXACT_FLOAT32, Lattice, RecordLimit
 
 # 2^32 over the golden ratio: consecutive rows get well-spread offsets.
 _GOLDEN = 2_654_435_769
@@ -24,7 +24,7 @@ def integer_sum(
     mask: Bool[Array, " rows"],
     dither_words: UInt32[Array, " words"],
     opaque: UInt32[Array, ""],
-    bound: Bound | None = None,
+    bound: RecordLimit | None = None,
 ) -> Int32[Array, " dim"]:
     """Sum of the clipped, rounded vectors of a block of records, in lattice units.
 
@@ -72,7 +72,7 @@ def contributions(
     mask: Bool[Array, " rows"],
     dither_words: UInt32[Array, "*rows words"],
     opaque: UInt32[Array, ""],
-    bound: Bound | None = None,
+    bound: RecordLimit | None = None,
 ) -> Contributions:
     """The clipped, rounded vectors of a block of records, each checked.
 

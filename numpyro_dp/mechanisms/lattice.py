@@ -77,7 +77,7 @@ def noise_table(sd: int, span: int) -> alias.AliasTable:
     return alias.build(_floored_gaussian_weights(sd, span))
 
 
-class Bound(NamedTuple):
+class RecordLimit(NamedTuple):
     """What limits a record in one release: host numbers, or the current row of a schedule.
 
     :param squared: largest squared norm of a record's integer vector.
@@ -112,9 +112,9 @@ class Lattice:
     scale: float
 
     @property
-    def bound(self) -> Bound:
+    def bound(self) -> RecordLimit:
         """What limits a record."""
-        return Bound(self.squared_bound, self.cap, self.scale)
+        return RecordLimit(self.squared_bound, self.cap, self.scale)
 
     @property
     def draws(self) -> int:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int32
 
 from numpyro_dp.mechanisms._checks import checked_noise
-from numpyro_dp.mechanisms.lattice import Bound, Lattice, choose_lattice, with_noise
+from numpyro_dp.mechanisms.lattice import Lattice, RecordLimit, choose_lattice, with_noise
 
 
 def planned_lattice(
@@ -19,7 +19,7 @@ def planned_lattice(
     clip_norm: float,
     max_rows: int,
     **plan: Any,
-) -> tuple[Lattice | None, tuple[Bound, ...]]:
+) -> tuple[Lattice | None, tuple[RecordLimit, ...]]:
     """One lattice for all levels, with what limits a record at each of them.
 
     :param levels: noise multipliers, ascending.
@@ -62,14 +62,14 @@ def taken(
 
 
 def bound_at(
-    schedule: Sequence[float], bounds: Sequence[Bound], step: int | Int32[Array, ""]
-) -> Bound:
+    schedule: Sequence[float], bounds: Sequence[RecordLimit], step: int | Int32[Array, ""]
+) -> RecordLimit:
     """What limits a record at a step, from ``bounds`` at the schedule's levels, ascending."""
     place = {level: k for k, level in enumerate(sorted(set(schedule)))}
     places = jnp.asarray([place[level] for level in schedule], jnp.int32)
     at = places[jnp.clip(step, 0, len(schedule) - 1)]
     squared, cap, scale = zip(*bounds, strict=True)
-    return Bound(
+    return RecordLimit(
         jnp.asarray(squared, jnp.uint32)[at],
         jnp.asarray(cap, jnp.float32)[at],
         jnp.asarray(scale, jnp.float32)[at],

@@ -24,7 +24,7 @@ from numpyro_dp.accounting.events import (
 from numpyro_dp.mechanisms._checks import checked_shape, refuse_several_processes
 from numpyro_dp.mechanisms.blocks import blockwise_sum
 from numpyro_dp.mechanisms.clip import integer_sum
-from numpyro_dp.mechanisms.lattice import Bound, Lattice, floor_noise
+from numpyro_dp.mechanisms.lattice import Lattice, RecordLimit, floor_noise
 from numpyro_dp.mechanisms.noise_schedule import bound_at, planned_lattice, taken
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import PoissonSampler
@@ -98,7 +98,7 @@ class PrivateSum:
     sampler: PoissonSampler | None
     lattice: Lattice | None
     schedule: tuple[float, ...] | None = None
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[RecordLimit, ...] = ()
     entries: int | None = None
 
     @classmethod
@@ -237,7 +237,7 @@ class PrivateSum:
         levels = jnp.asarray(self.schedule, jnp.float32)
         return levels[jnp.clip(step, 0, len(self.schedule) - 1)] * self.clip_norm
 
-    def _bound(self, lattice: Lattice, step: int | Int32[Array, ""]) -> Bound:
+    def _bound(self, lattice: Lattice, step: int | Int32[Array, ""]) -> RecordLimit:
         if self.schedule is None:
             return lattice.bound
         return bound_at(self.schedule, self.bounds, step)

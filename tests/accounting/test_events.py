@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numpyro_dp.accounting import events
+from numpyro_dp.accounting import Accountant, events
+from numpyro_dp.accounting.bounds import proved
 from numpyro_dp.accounting.events import (
     ComposedDpEvent,
     GaussianDpEvent,
@@ -19,10 +20,16 @@ from numpyro_dp.accounting.events import (
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
     TotalVariation,
+    codec,
     describe,
     from_json,
     to_json,
 )
+from numpyro_dp.accounting.events.fields import event as registered
+from numpyro_dp.accounting.events.fields import positive
+
+PUBLIC = [getattr(events, name) for name in events.__all__]
+CLASSES = {cls for cls in PUBLIC if isinstance(cls, type) and cls is not events.DpEvent}
 
 FLOATS = st.floats(0, 1, exclude_min=True)
 LEAVES = st.one_of(
@@ -127,3 +134,37 @@ def test_json_is_one_object_per_event():
         "event": {"class": "TotalVariation", "distance": 0.5},
         "count": 2,
     }
+
+
+def test_every_public_event_is_stored_described_and_bounded_and_no_other_is():
+    assert set(proved._PROOFS) == CLASSES
+    assert {cls.__name__: cls for cls in CLASSES}.items() <= codec._KNOWN.items()
+    assert all(codec.phrase_of(cls) for cls in CLASSES)
+
+
+def test_an_event_without_a_bound_is_refused_before_a_charge(monkeypatch):
+    monkeypatch.setattr(codec, "_KNOWN", dict(codec._KNOWN))
+    monkeypatch.setattr(codec, "_PHRASES", dict(codec._PHRASES))
+
+    @registered
+    class Hoped(events.DpEvent):
+        scale: float = positive()
+
+        def phrase(self):
+            return f"hoped for, scale {self.scale}"
+
+    assert from_json(to_json(Hoped(2))) == Hoped(2.0)
+    assert describe(Hoped(2)) == "hoped for, scale 2.0"
+    accountant = Accountant()
+    for event in (Hoped(2), ComposedDpEvent([GaussianDpEvent(9.0), Hoped(2)])):
+        with pytest.raises(ValueError, match="no privacy statement for events of class Hoped"):
+            accountant.charge(event, label="hope")
+    assert not accountant.entries
+
+
+def test_an_event_must_say_what_happened():
+    with pytest.raises(AttributeError, match="phrase"):
+
+        @registered
+        class Silent(events.DpEvent):
+            scale: float = positive()

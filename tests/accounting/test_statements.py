@@ -13,7 +13,7 @@ from scipy.special import expit
 from scipy.stats import chi2, norm, poisson
 
 from numpyro_dp.accounting import Accountant, Budget, largest, privacy_curve
-from numpyro_dp.accounting.bounds.bits import BatchBit, NoisyBarker, Penalty, Ranged
+from numpyro_dp.accounting.bounds.bits import BatchBit, NoisyBarkerLoss, PenaltyLoss, Ranged
 from numpyro_dp.accounting.bounds.smooth import SmoothBit
 from numpyro_dp.accounting.events import (
     BarkerBit,
@@ -39,7 +39,7 @@ from numpyro_dp.accounting.events import (
     from_json,
     to_json,
 )
-from numpyro_dp.accounting.pld.composition import gaussian_delta
+from numpyro_dp.accounting.pld.gaussian import gaussian_delta
 from numpyro_dp.accounting.pld.renyi import ORDERS
 
 EVENTS = [
@@ -96,8 +96,8 @@ def pairs(kind):
 
 
 BITS = {
-    "penalty": Penalty(0.1, 0.7),
-    "noisy": NoisyBarker(0.1, 1.3),
+    "penalty": PenaltyLoss(0.1, 0.7),
+    "noisy": NoisyBarkerLoss(0.1, 1.3),
     "barker": Ranged(0.1),
     "batch zero": BatchBit(0.03, 0.04, False),
     "batch replace": BatchBit(0.03, 0.04, True),

@@ -8,7 +8,7 @@ from scipy.signal import fftconvolve
 from scipy.special import expit, ndtr
 
 from numpyro_dp.mechanisms.accept import rules as accept
-from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, FixedPointGrid
 from numpyro_dp.mechanisms.accept.log_ratio import FullBatch
 from numpyro_dp.mechanisms.accept.rules import (
     Barker,
@@ -214,14 +214,14 @@ def test_total_variation_of_the_tables():
 
 @pytest.mark.parametrize("blocks", [[5, -9, 1 << 30, -(1 << 30)], [-1] * 7, [1 << 30] * 90])
 def test_sums_of_blocks_are_exact(blocks):
-    grid = Grid(1e-6, 11)
+    grid = FixedPointGrid(1e-6, 11)
     total = grid.total(jnp.asarray(blocks, jnp.int32))
     assert 0 <= int(total.low) < 1 << 11
     assert (int(total.high) << 11) + int(total.low) == sum(blocks)
 
 
 def test_sums_past_all_measure_are_cut_and_keep_their_sign():
-    grid = Grid(1e-3, 0)
+    grid = FixedPointGrid(1e-3, 0)
     for sign in (1, -1):
         total = grid.total(jnp.full(1000, sign * ((1 << 31) - 1), jnp.int32))
         assert int(np.sign(total.high)) == sign

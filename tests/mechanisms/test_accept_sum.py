@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from numpyro_dp.mechanisms.accept.fixed_point import Grid
+from numpyro_dp.mechanisms.accept.fixed_point import FixedPointGrid
 from numpyro_dp.mechanisms.accept.log_ratio import (
     FullBatch,
     UnclippedBatch,
@@ -15,7 +15,7 @@ from numpyro_dp.mechanisms.accept.log_ratio import (
     rows_in_block,
 )
 
-GRID = Grid(1e-4, 4)
+GRID = FixedPointGrid(1e-4, 4)
 BATCH = FullBatch(GRID, 1_000)
 
 
@@ -134,7 +134,7 @@ def test_one_rounding_in_the_compiled_sum_of_changes():
 
 
 def test_without_a_bound_nothing_is_cut():
-    batch = UnclippedBatch(Grid(2.0**-24, 14))
+    batch = UnclippedBatch(FixedPointGrid(2.0**-24, 14))
     values = jnp.asarray([3.0, -1.5, 100.0])
     total = batch.total(jax.random.key(0), lambda r: r[0][0], [values], 1)
     assert abs(integer(total, batch.grid) * 2.0**-24 - 101.5) < 1e-4

@@ -1,5 +1,7 @@
-"""What is proved of single events: profiles and certificates that nobody else accounts for."""
+"""What is proved about each mechanism. Every module here is imported, and registers its events."""
 
-from numpyro_dp._moved import formerly
+from importlib import import_module
+from pkgutil import iter_modules
 
-__getattr__ = formerly("numpyro_dp.accounting.pld.bound")
+for _module in iter_modules(__path__, f"{__name__}."):
+    import_module(_module.name)

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from scipy.special import erfcx, expit, gammaln, log_expit, log_ndtr, logsumexp, pdtrc
 
-from numpyro_dp.accounting.bounds.binary import Family
+from numpyro_dp.accounting.bounds.binary import PairFamily
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
 # Log ratios that matter: outside, one outcome is rarer than e^−_FAR.
@@ -66,7 +66,7 @@ def _penalty_logs(l: Array, sd: float) -> tuple[Array, Array]:  # noqa: E741
     return np.where(likely, np.log1p(-rarely), log_one), log_zero
 
 
-def penalty_family(bound: float, sd: float, step: float) -> Family:
+def penalty_family(bound: float, sd: float, step: float) -> PairFamily:
     """Return the penalty bit's pairs for |u| ≤ ``bound``, rare rejections of infinite loss.
 
     :param bound: Δ.
@@ -77,7 +77,7 @@ def penalty_family(bound: float, sd: float, step: float) -> Family:
     before, after = _penalty_logs(grid, sd), _penalty_logs(grid + bound, sd)
     up, down = _losses(before, after)
     # Below the grid log A rises with slope at most 1; above, a rejection may lose everything.
-    return Family(np.concatenate([[bound], up]), np.concatenate([down, [math.inf]]))
+    return PairFamily(np.concatenate([[bound], up]), np.concatenate([down, [math.inf]]))
 
 
 def _penalty_grid(sd: float, step: float) -> Array:
@@ -114,7 +114,7 @@ def penalty_tail(bound: float, sd: float) -> Array:
     return np.where(falls, small + reverse, math.inf)
 
 
-def noisy_barker_family(bound: float, sd: float, step: float) -> Family:
+def noisy_barker_family(bound: float, sd: float, step: float) -> PairFamily:
     """Return the noisy Barker bit's pairs for |u| ≤ ``bound``; arguments as for the penalty."""
     edge = 45.0 + sd**2 + _CORE * sd
     core = (-_CORE - 3 * sd - sd**2 / 2, _CORE + 3 * sd + sd**2 / 2)
@@ -124,7 +124,7 @@ def noisy_barker_family(bound: float, sd: float, step: float) -> Family:
     # log A and log(1 − A) have slopes of at most 1, whatever l; a sum that comes to 1 is off by
     # rounding even where its logarithm is next to nothing.
     up, down = np.minimum(up + 2e-14, bound), np.minimum(down + 2e-14, bound)
-    return Family(np.concatenate([[bound], up]), np.concatenate([down, [bound]]))
+    return PairFamily(np.concatenate([[bound], up]), np.concatenate([down, [bound]]))
 
 
 def _noisy_barker_logs(l: Array, sd: float) -> tuple[Array, Array]:  # noqa: E741
@@ -143,7 +143,7 @@ def _noisy_barker_logs(l: Array, sd: float) -> tuple[Array, Array]:  # noqa: E74
     return found[0], found[1]
 
 
-def batch_family(bound: float, floor: float, replace: bool, step: float) -> Family:
+def batch_family(bound: float, floor: float, replace: bool, step: float) -> PairFamily:
     """Return the pairs of a Barker bit on a mini-batch (privacy.md section 5).
 
     A record with term u is drawn Poisson(r(u)) times, r(u) = ``floor`` + (cM − u)/2, and adds
@@ -161,7 +161,7 @@ def batch_family(bound: float, floor: float, replace: bool, step: float) -> Fami
     zero = np.zeros(len(grid) + 2)
     ranges = [(least, most)] if replace else [(zero, most), (least, zero)]
     found = [_shifted_pairs(grid, low, high) for low, high in ranges]
-    return Family(
+    return PairFamily(
         np.concatenate([up for up, _ in found]), np.concatenate([down for _, down in found])
     )
 

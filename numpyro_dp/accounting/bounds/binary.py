@@ -48,7 +48,7 @@ _ORDER_STRIDE = 3
 
 
 @dataclass(frozen=True)
-class Family:
+class PairFamily:
     """Pairs of bits by their log likelihood ratios.
 
     :param up: a ≥ 0, the loss of outcome 1, one for each pair.
@@ -68,12 +68,12 @@ class Family:
             ratio = np.expm1(-self.down) / np.expm1(-total)
         return np.where(total > 0, ratio, 0.5)
 
-    def mirrored(self) -> "Family":
+    def mirrored(self) -> "PairFamily":
         """Return the pairs in both orders: reversing a pair exchanges a and b."""
         if self.closed:
             return self
         up, down = np.concatenate([self.up, self.down]), np.concatenate([self.down, self.up])
-        return Family(up, down, closed=True)
+        return PairFamily(up, down, closed=True)
 
     @property
     def deviation(self) -> float:
@@ -84,17 +84,17 @@ class Family:
         return float(np.sqrt((chance * (1 - chance) * total**2).max()))
 
 
-def ranged_family(width: float, pieces: int) -> Family:
+def ranged_family(width: float, pieces: int) -> PairFamily:
     """Return pairs no better than every pair whose two losses differ by at most ``width``.
 
     A pair with losses a and a − ``width`` has a within one of ``pieces`` equal intervals, and is no
     worse than the pair whose losses are the ends of that interval on both sides.
     """
     ends = np.linspace(0.0, width, pieces + 1)
-    return Family(ends[1:], ends[:0:-1], closed=True)
+    return PairFamily(ends[1:], ends[:0:-1], closed=True)
 
 
-def family_renyi(family: Family) -> Array:
+def family_renyi(family: PairFamily) -> Array:
     """Return at every order the largest Rényi divergence over the pairs in both orders.
 
     (α − 1)·D_α is convex in α, so between the orders that are computed it lies below the chord.
@@ -110,7 +110,7 @@ def family_renyi(family: Family) -> Array:
     return np.interp(ORDERS - 1, slopes, moments) / (ORDERS - 1) * _UP
 
 
-def _log_moment(family: Family, chance: Array, slope: float) -> float:
+def _log_moment(family: PairFamily, chance: Array, slope: float) -> float:
     """Return the largest log E exp(slope · loss), ``slope`` = α − 1."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         rises, falls = slope * family.up, slope * family.down
@@ -121,14 +121,14 @@ def _log_moment(family: Family, chance: Array, slope: float) -> float:
         return float(np.logaddexp(np.log(chance) + rises, np.log1p(-chance) - falls).max())
 
 
-def family_delta(family: Family, epsilon: float) -> float:
+def family_delta(family: PairFamily, epsilon: float) -> float:
     """Return δ of one step at ``epsilon`` ≥ 0: the largest over the pairs in both orders."""
     both = family.mirrored()
     gain = both.chance * -np.expm1(np.minimum(epsilon - both.up, 0.0))
     return min(float(gain.max()) * _UP, 1.0)
 
 
-def block_deltas(family: Family, count: int) -> tuple[float, Array]:
+def block_deltas(family: PairFamily, count: int) -> tuple[float, Array]:
     """Return the spacing of a grid from 0 upwards, and V_1 … V_count on it, one row each.
 
     The last point of the grid also bounds everything beyond.

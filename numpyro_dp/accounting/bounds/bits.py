@@ -10,24 +10,37 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.special import erfinv, expit, ndtri
+from scipy.stats import poisson
 
 from numpyro_dp.accounting.bounds.accept_families import (
     batch_family,
+    last_count,
     noisy_barker_family,
     penalty_family,
     penalty_tail,
 )
 from numpyro_dp.accounting.bounds.binary import (
     BLOCK,
-    Family,
+    PairFamily,
     block_deltas,
     family_delta,
     family_renyi,
     ranged_family,
 )
+from numpyro_dp.accounting.bounds.proved import Proved, of_bound, proves
+from numpyro_dp.accounting.events import (
+    BarkerBit,
+    MinibatchBit,
+    MultiCandidateBit,
+    NoisyBarkerBit,
+    PenaltyBit,
+    PosteriorDraw,
+)
 from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
+from numpyro_dp.accounting.pld.mixtures import GaussianMixture
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
+from numpyro_dp.accounting.relation import Relation, sensitivity
 
 _PIECES = 256
 _FINEST, _FINE, _COARSE = 5e-4, 8e-3, 4e-2
@@ -36,13 +49,15 @@ _WIDEST = 30.0
 # More noise, or more draws of one record, than a table of all outcomes is made for.
 _MOST_NOISE = 20.0
 _MOST_DRAWS = 400.0
+# Draws of one record beyond this chance are left out and charged as total variation.
+_RAREST = 1e-22
 
 
 class Bits(Bound, ABC):
     """Mechanisms that are no worse than a family of pairs of bits."""
 
     @abstractmethod
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return the pairs, more of them for a smaller ``step``."""
 
     def renyi(self) -> Array:
@@ -83,7 +98,7 @@ class Bits(Bound, ABC):
 
 
 @lru_cache(maxsize=32)
-def _family(bits: Bits, step: float) -> Family:
+def _family(bits: Bits, step: float) -> PairFamily:
     return bits.family(step)
 
 
@@ -144,6 +159,7 @@ class Ranged(Bits):
     """
 
     width: float
+    exact = True
 
     @property
     def pure(self) -> float:
@@ -155,7 +171,7 @@ class Ranged(Bits):
         """2Φ⁻¹(σ(width/2))."""
         return _logistic_shift(self.width)
 
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return pairs whose losses differ by the width."""
         return ranged_family(self.width, _PIECES)
 
@@ -187,17 +203,18 @@ class PureLoss(Bits):
         """2Φ⁻¹(σ(ε)): randomised response is the worst case."""
         return _logistic_shift(2 * self.epsilon)
 
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return the one pair of randomised response."""
-        return Family(np.array([self.epsilon]), np.array([self.epsilon]), closed=True)
+        return PairFamily(np.array([self.epsilon]), np.array([self.epsilon]), closed=True)
 
 
 @dataclass(frozen=True)
-class NoisyBarker(Bits):
+class NoisyBarkerLoss(Bits):
     """Noisy Barker bit with term bound ``bound`` and noise ``sd`` (privacy.md section 4)."""
 
     bound: float
     sd: float
+    exact = True
 
     @property
     def pure(self) -> float:
@@ -223,7 +240,7 @@ class NoisyBarker(Bits):
         barker = Ranged(self.bound).delta(epsilon)
         return min(super().delta(epsilon), barker) if self.resolved else barker
 
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return the certified pairs over all log ratios."""
         return noisy_barker_family(self.bound, self.sd, step)
 
@@ -233,7 +250,7 @@ class NoisyBarker(Bits):
 
 
 @dataclass(frozen=True)
-class Penalty(Bits):
+class PenaltyLoss(Bits):
     """Penalty bit with term bound ``bound`` and noise ``sd`` (privacy.md section 4)."""
 
     bound: float
@@ -244,14 +261,14 @@ class Penalty(Bits):
         """Δ/s: the bit is computed from the noisy log ratio."""
         return self.bound / self.sd
 
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return the certified pairs over all log ratios, with infinite loss at the end."""
         return penalty_family(self.bound, self.sd, step)
 
     def divergence(self) -> Array:
         """Return the supremum, beyond the grid by its analytic bound."""
         family = self.family(_FINE)
-        within = Family(family.up[:-1], family.down[:-1])
+        within = PairFamily(family.up[:-1], family.down[:-1])
         return np.maximum(family_renyi(within), penalty_tail(self.bound, self.sd))
 
 
@@ -278,7 +295,7 @@ class BatchBit(Bits):
         """The Gaussian of a Barker bit with that bound."""
         return _logistic_shift(self.pure)
 
-    def family(self, step: float) -> Family:
+    def family(self, step: float) -> PairFamily:
         """Return the certified pairs over all log ratios and terms, or those of the width alone."""
         if self.pure > _WIDEST or self.floor > _MOST_DRAWS:
             return ranged_family(self.pure, _PIECES)
@@ -287,3 +304,81 @@ class BatchBit(Bits):
     def limit(self) -> Array:
         """zCDP of a Barker bit with that bound."""
         return ORDERS * self.pure**2 / 8
+
+
+@dataclass(frozen=True)
+class NoisyRatio(Bound):
+    """Mini-batch log ratio released with Gaussian noise; it has no Rényi divergence."""
+
+    mixture: GaussianMixture
+
+    @property
+    def variance(self) -> float:
+        """That of the mixture."""
+        return self.mixture.variance
+
+    def pieces(self, count: int) -> Pieces:
+        """The mixture itself."""
+        return ((self.mixture, count),)
+
+
+def _ranged(width: float, relation: Relation) -> Proved:
+    return Proved() if width == 0 else of_bound(Ranged(sensitivity(relation) * width))
+
+
+@proves(BarkerBit)
+def _barker(event: BarkerBit, relation: Relation) -> Proved:
+    return _ranged(event.log_ratio_bound, relation)
+
+
+@proves(MultiCandidateBit)
+def _multi_candidate(event: MultiCandidateBit, relation: Relation) -> Proved:
+    return _ranged(event.log_ratio_range, relation)
+
+
+@proves(PosteriorDraw)
+def _posterior(event: PosteriorDraw, relation: Relation) -> Proved:
+    return _ranged(event.log_likelihood_range, relation)
+
+
+@proves(NoisyBarkerBit)
+def _noisy_barker(event: NoisyBarkerBit, relation: Relation) -> Proved:
+    if event.log_ratio_bound == 0:
+        return Proved()
+    return of_bound(NoisyBarkerLoss(sensitivity(relation) * event.log_ratio_bound, event.noise_sd))
+
+
+@proves(PenaltyBit)
+def _penalty(event: PenaltyBit, relation: Relation) -> Proved:
+    if event.log_ratio_bound == 0:
+        return Proved()
+    return of_bound(PenaltyLoss(sensitivity(relation) * event.log_ratio_bound, event.noise_sd))
+
+
+@proves(MinibatchBit)
+def _minibatch(event: MinibatchBit, relation: Relation) -> Proved:
+    if relation == "add_remove":
+        raise ValueError(
+            "mini-batch accept bits have no statement under add_remove: their rates use the number "
+            "of records, which is private there. Use zero_out or replace_one"
+        )
+    bound = event.lipschitz * event.max_move
+    draws = event.expected_batch / event.num_records
+    # A difference of close numbers, less than its rounding.
+    floor = draws - bound - 2.0**-50 * draws
+    replaced = relation == "replace_one"
+    if event.acceptance == "barker":
+        return of_bound(BatchBit(bound, floor, replaced))
+    mean = floor + bound
+    if mean > _MOST_DRAWS:
+        raise ValueError(
+            f"a mini-batch that draws every record {mean:.3g} times on average is not stated: "
+            "lower expected_batch, or use the full batch (PenaltyBit, NoisyBarkerBit)"
+        )
+    last = last_count(mean, _RAREST)
+    weights = poisson.pmf(range(last + 1), mean)
+    shift = math.log1p(bound / floor) / event.noise_sd
+    # What is left out goes with no draw at all; total variation pays for it.
+    weights[0] += max(1.0 - float(weights.sum()), 0.0)
+    mixture = GaussianMixture(tuple(weights.tolist()), shift, replaced)
+    return Proved(bounds={NoisyRatio(mixture): 1}, distances=(float(poisson.sf(last, mean)),))

@@ -9,19 +9,40 @@ larger where ε is small. Since |g| + |g'| = max(|g + g'|, |g − g'|), two inde
 variances add up to 4R², the profile is the largest over how those 4R² are shared.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from scipy.special import ndtr
 
+from numpyro_dp.accounting.bounds.proved import Proved, of_bound, proves
+from numpyro_dp.accounting.events import DirectionalBarkerBit
 from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
+from numpyro_dp.accounting.relation import Relation
+
+
+class AveragedBit(Bound, ABC):
+    """A Barker bit whose bound is random, released, and free of data."""
+
+    @property
+    @abstractmethod
+    def profile(self) -> Profile:
+        """The average of Barker profiles."""
+
+    def pieces(self, count: int) -> Pieces:
+        """The average itself."""
+        return ((self.profile, count),)
+
+    def delta(self, epsilon: float) -> float:
+        """The average itself."""
+        return float(self.profile.deltas(np.array([epsilon]))[0][0])
 
 
 @dataclass(frozen=True)
-class DirectionalBit(Bound):
+class DirectionalBit(AveragedBit):
     """Proposal and Barker bit, the term bounded by ``scale``·|N(0, 1)| in either direction.
 
     :param scale: sR.
@@ -42,14 +63,10 @@ class DirectionalBit(Bound):
             found = -np.log1p(-inside) / (2 * (ORDERS - 1))
         return found * UP
 
-    def pieces(self, count: int) -> Pieces:
+    @property
+    def profile(self) -> "DirectionalProfile":
         """The average of Barker profiles."""
-        return ((DirectionalProfile(self.scale, self.replaced), count),)
-
-    def delta(self, epsilon: float) -> float:
-        """The average of Barker profiles."""
-        profile = DirectionalProfile(self.scale, self.replaced)
-        return float(profile.deltas(np.array([epsilon]))[0][0])
+        return DirectionalProfile(self.scale, self.replaced)
 
 
 @dataclass(frozen=True)
@@ -114,3 +131,10 @@ def _widths(replaced: bool) -> tuple[Array, Array, Array]:
         one, other = (np.nan_to_num(2 * ndtr(-np.divide.outer(edges, sd))) for sd in sds)
     beyond = one + other - one * other
     return edges, -np.diff(beyond, axis=0), beyond[-1]
+
+
+@proves(DirectionalBarkerBit)
+def _directional(event: DirectionalBarkerBit, relation: Relation) -> Proved:
+    if event.row_norm == 0:
+        return Proved()
+    return of_bound(DirectionalBit(event.step_size * event.row_norm, relation == "replace_one"))

@@ -1,4 +1,7 @@
-"""What is proved about objective perturbation: a loss no worse than a half-normal one."""
+"""What is proved about output perturbation, a Gaussian, and objective perturbation.
+
+The loss of objective perturbation is no worse than a half-normal one.
+"""
 
 import math
 from dataclasses import dataclass
@@ -6,9 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
+from numpyro_dp.accounting.bounds.bits import PureLoss
+from numpyro_dp.accounting.bounds.proved import Proved, of_bound, of_shift, proves
+from numpyro_dp.accounting.events import (
+    ObjectivePerturbationRelease,
+    OutputPerturbationRelease,
+    PureObjectivePerturbationRelease,
+)
 from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
+from numpyro_dp.accounting.relation import Relation, sensitivity
 
 
 @dataclass(frozen=True)
@@ -77,3 +88,27 @@ def _half_normal_deltas(epsilons: Array, offset: float, mu: float) -> Array:
     second = np.exp(at + log_ndtr(-mu / 2 - at / mu))
     tail = np.maximum(ndtr(mu / 2 - at / mu) - second, 0.0) * (1 + 1e-9)
     return np.minimum(-np.expm1(near) + 2 * np.exp(near) * tail, 1.0)
+
+
+@proves(OutputPerturbationRelease)
+def _output(event: OutputPerturbationRelease, relation: Relation) -> Proved:
+    distance = sensitivity(relation) * event.lipschitz + 2 * event.gradient_tolerance
+    return of_shift(distance / (event.strong_convexity * event.noise_sd))
+
+
+@proves(ObjectivePerturbationRelease)
+def _objective(event: ObjectivePerturbationRelease, relation: Relation) -> Proved:
+    offset = math.log1p(event.smoothness / event.regularisation)
+    mu = sensitivity(relation) * event.lipschitz / event.noise_sd
+    bounds: dict[Bound, int] = {HalfNormalLoss(offset, mu, relation != "replace_one"): 1}
+    if event.gradient_tolerance == 0:
+        return Proved(bounds=bounds)
+    shift = 2 * event.gradient_tolerance / (event.regularisation * event.output_noise_sd)
+    return Proved(squares=of_shift(shift).squares, bounds=bounds)
+
+
+@proves(PureObjectivePerturbationRelease)
+def _pure_objective(event: PureObjectivePerturbationRelease, relation: Relation) -> Proved:
+    epsilon = sensitivity(relation) * event.lipschitz / event.noise_scale
+    epsilon += math.log1p(event.smoothness / event.regularisation)
+    return Proved() if epsilon == 0 else of_bound(PureLoss(epsilon))

@@ -17,10 +17,13 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 from scipy.stats import chi2
 
-from numpyro_dp.accounting.bounds.directional import averaged
-from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
+from numpyro_dp.accounting.bounds.directional import AveragedBit, averaged
+from numpyro_dp.accounting.bounds.proved import Proved, of_bound, proves
+from numpyro_dp.accounting.events import SmoothBarkerBit
+from numpyro_dp.accounting.pld.bound import UP
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
+from numpyro_dp.accounting.relation import Relation
 
 _CELLS = 4000
 # Beyond these the chance is below 1e-21, and counted in full.
@@ -28,7 +31,7 @@ _SIDE, _TAIL = 9.8, 1e-22
 
 
 @dataclass(frozen=True)
-class SmoothBit(Bound):
+class SmoothBit(AveragedBit):
     """Proposal and Barker bit; a record's term is at most W in either direction.
 
     :param slope: sL.
@@ -45,12 +48,13 @@ class SmoothBit(Bound):
     replaced: bool
 
     @property
-    def _profile(self) -> "SmoothProfile":
+    def profile(self) -> "SmoothProfile":
+        """The average of Barker profiles."""
         return SmoothProfile(self.slope, self.curvature, self.dim, self.replaced)
 
     @property
     def variance(self) -> float:
-        return self._profile.variance
+        return self.profile.variance
 
     def renyi(self) -> Array:
         """log E e^{(α − 1)·min(αW²/8, W)} / (α − 1), by way of the null record if replaced."""
@@ -92,14 +96,6 @@ class SmoothBit(Bound):
         left = np.maximum(1 - self.curvature * rate, 0.0)
         # A tilted chi-squared law is a chi-squared law.
         return self._log_moment(rate, self.dim) + across.logsf(across.isf(_TAIL) * left)
-
-    def pieces(self, count: int) -> Pieces:
-        """The average of Barker profiles."""
-        return ((self._profile, count),)
-
-    def delta(self, epsilon: float) -> float:
-        """The average of Barker profiles."""
-        return float(self._profile.deltas(np.array([epsilon]))[0][0])
 
 
 @dataclass(frozen=True)
@@ -160,3 +156,12 @@ def _widths(slope: float, curvature: float, dim: int) -> tuple[Array, Array, Arr
         beyond += chance * 2 * ndtr(-2 * rest / root)
     beyond = np.minimum(beyond, 1.0)
     return edges, -np.diff(beyond)[:, None], beyond[-1:], excess
+
+
+@proves(SmoothBarkerBit)
+def _smooth(event: SmoothBarkerBit, relation: Relation) -> Proved:
+    slope = event.step_size * event.lipschitz
+    curvature = event.step_size**2 * event.smoothness
+    if slope == curvature == 0:
+        return Proved()
+    return of_bound(SmoothBit(slope, curvature, event.dim, relation == "replace_one"))

@@ -15,13 +15,8 @@ from dp_accounting.dp_event import (
     ZCDpEvent,
 )
 
-from numpyro_dp.accounting.events.codec import (
-    TotalVariation,
-    describe,
-    from_json,
-    register,
-    to_json,
-)
+from numpyro_dp.accounting.events.codec import from_json, register, to_json
+from numpyro_dp.accounting.events.describe import describe
 from numpyro_dp.accounting.events.perturbation import (
     ObjectivePerturbationRelease,
     OutputPerturbationRelease,
@@ -38,6 +33,7 @@ from numpyro_dp.accounting.events.sampling import (
     PenaltyBit,
     PosteriorDraw,
     SmoothBarkerBit,
+    TotalVariation,
 )
 
 __all__ = [

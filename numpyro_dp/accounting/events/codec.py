@@ -1,8 +1,4 @@
-"""What a mechanism did, in the constants a stranger needs to check its privacy.
-
-An event is an immutable value: it holds the public constants of one mechanism and nothing of the
-data. Most are ``dp-accounting``'s own; ours are written in the same style, so that they nest.
-"""
+"""Which classes are events, and how one is written as JSON, exact to the last bit."""
 
 import json
 import math
@@ -10,43 +6,15 @@ from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 
 import attr
-from dp_accounting.dp_event import (
-    ComposedDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    NonPrivateDpEvent,
-    NoOpDpEvent,
-    PoissonSampledDpEvent,
-    SelfComposedDpEvent,
-)
+from dp_accounting.dp_event import DpEvent
 
-from numpyro_dp._validate import finite_float, shown
-from numpyro_dp.accounting.events.describe import WORDS, number
-
-
-def _distance(_instance: object, _attribute: object, value: object) -> None:
-    if not 0 <= finite_float("distance", value) <= 1:
-        raise ValueError(f"distance must lie in [0, 1], got {shown(value)}")
-
-
-@attr.s(frozen=True, slots=True, auto_attribs=True)
-class TotalVariation(DpEvent):
-    """The output is within ``distance`` in total variation of the mechanism charged beside it.
-
-    :param distance: an upper bound, in [0, 1], on the total variation distance between what was run
-        and the ideal mechanism, whatever the data (tables, padded rooms, caps).
-
-    **Privacy.** Adds (1 + e^ε)·distance to δ at every ε, outside the privacy loss distribution.
-    """
-
-    distance: float = attr.ib(validator=_distance)
-
+from numpyro_dp._validate import shown
 
 # No field of an event is larger, and counts beyond are no floating-point numbers.
 _LARGEST = 1e300
 # Names a file may mention: reading never imports what a file asks for.
 _KNOWN: dict[str, type[DpEvent]] = {}
-_WORDS: dict[type[DpEvent], Callable[[DpEvent], str]] = {}
+_PHRASES: dict[type[DpEvent], Callable[[DpEvent], str]] = {}
 
 
 def register(cls: type[DpEvent], words: Callable[..., str]) -> None:
@@ -56,7 +24,12 @@ def register(cls: type[DpEvent], words: Callable[..., str]) -> None:
     :param words: a function from one event of this class to a short phrase.
     """
     _KNOWN[cls.__name__] = cls
-    _WORDS[cls] = words
+    _PHRASES[cls] = words
+
+
+def phrase_of(cls: type[DpEvent]) -> Callable[[DpEvent], str] | None:
+    """Return what describes events of class ``cls``, None where nobody registered it."""
+    return _PHRASES.get(cls)
 
 
 def to_json(event: DpEvent) -> str:
@@ -67,6 +40,7 @@ def to_json(event: DpEvent) -> str:
 
     **Example**::
 
+        >>> from dp_accounting import GaussianDpEvent
         >>> to_json(GaussianDpEvent(2.0))
         '{"class": "GaussianDpEvent", "noise_multiplier": 2.0}'
     """
@@ -83,18 +57,6 @@ def from_json(text: str) -> DpEvent:
     except (TypeError, RecursionError, json.JSONDecodeError) as error:
         raise ValueError(f"an event must be JSON text: {error}") from error
     return _event(tree)
-
-
-def describe(event: DpEvent) -> str:
-    """Return ``event`` in a few words, for reports.
-
-    **Example**::
-
-        >>> describe(SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)), 200))
-        '200 × Poisson sampling at rate 0.01 of (Gaussian, noise multiplier 1.5)'
-    """
-    words = _WORDS.get(type(event))
-    return words(event) if words else type(event).__name__
 
 
 def _plain(event: DpEvent) -> dict[str, object]:
@@ -161,25 +123,3 @@ def _value(cls: object, field: str, value: object) -> object:
     if number and abs(value) < _LARGEST:
         return value
     raise ValueError(f"{cls}.{field} must hold finite numbers or events")
-
-
-register(NoOpDpEvent, lambda event: "nothing")
-register(NonPrivateDpEvent, lambda event: "a release without privacy")
-register(GaussianDpEvent, lambda e: f"Gaussian, noise multiplier {number(e.noise_multiplier)}")
-register(
-    PoissonSampledDpEvent,
-    lambda e: f"Poisson sampling at rate {number(e.sampling_probability)} of ({describe(e.event)})",
-)
-register(SelfComposedDpEvent, lambda e: f"{e.count} × {describe(e.event)}")
-register(TotalVariation, lambda e: f"total variation {number(e.distance)}")
-
-
-def _composed_words(event: ComposedDpEvent) -> str:
-    shown = [describe(child) for child in event.events[:4]]
-    more = len(event.events) - len(shown)
-    return " + ".join(shown) + (f" + {more} more" if more else "") if shown else "nothing"
-
-
-register(ComposedDpEvent, _composed_words)
-for _cls, _phrase in WORDS.items():
-    register(_cls, _phrase)

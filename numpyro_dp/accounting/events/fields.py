@@ -1,22 +1,21 @@
-"""What the fields of events hold: finite Python numbers, checked when an event is made."""
+"""What every event class is made of: checked numbers, its phrase, and its place in the codec."""
 
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol, TypeVar, dataclass_transform
 
 import attr
 
-from numpyro_dp._validate import nonnegative, positive, positive_int
+from numpyro_dp import _validate
+from numpyro_dp.accounting.events.codec import register
 
-event = attr.s(frozen=True, slots=True, auto_attribs=True)
+
+class _Phrased(Protocol):
+    def phrase(self) -> str: ...
 
 
-def _checked(check: Callable[[str, object], object]) -> Callable[[object, object, object], None]:
-    def validate(_instance: object, attribute: object, value: object) -> None:
-        check(getattr(attribute, "name", ""), value)
-
-    return validate
+_E = TypeVar("_E", bound=_Phrased)
 
 
 def plain(value: object) -> Any:
@@ -31,6 +30,36 @@ def plain(value: object) -> Any:
         return math.inf
 
 
-POSITIVE = _checked(positive)
-NONNEGATIVE = _checked(nonnegative)
-COUNT = _checked(positive_int)
+def _field(check: Callable[[str, object], object], converter: Callable, default: Any) -> Any:
+    def validate(_instance: object, attribute: object, value: object) -> None:
+        check(getattr(attribute, "name", ""), value)
+
+    return attr.ib(default=default, validator=validate, converter=converter)
+
+
+def positive() -> Any:
+    """A field that holds a number in (0, inf)."""
+    return _field(_validate.positive, plain, attr.NOTHING)
+
+
+def nonnegative(*, default: Any = attr.NOTHING) -> Any:
+    """A field that holds a number in [0, inf)."""
+    return _field(_validate.nonnegative, plain, default)
+
+
+def count() -> Any:
+    """A field that holds a whole number from 1 on."""
+    return _field(_validate.positive_int, _validate.python_number, attr.NOTHING)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(attr.ib, positive, nonnegative, count))
+def event(cls: type[_E]) -> type[_E]:
+    """Make ``cls`` an immutable event: its fields are its JSON form, ``phrase`` its description."""
+    made = attr.s(frozen=True, slots=True, auto_attribs=True)(cls)
+    register(made, made.phrase)
+    return made
+
+
+def number(value: float) -> str:
+    """Return a number as reports print it."""
+    return f"{value:.6g}"

@@ -1,9 +1,8 @@
-"""Events of output and objective perturbation; constants as in ``statements``."""
+"""Events of output and objective perturbation; constants as in ``sampling``."""
 
-import attr
 from dp_accounting.dp_event import DpEvent
 
-from numpyro_dp.accounting.events.fields import NONNEGATIVE, POSITIVE, event, plain
+from numpyro_dp.accounting.events.fields import event, nonnegative, number, positive
 
 
 @event
@@ -23,10 +22,13 @@ class OutputPerturbationRelease(DpEvent):
     Empirical Risk Minimization* (2011).
     """
 
-    lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    strong_convexity: float = attr.ib(validator=POSITIVE, converter=plain)
-    gradient_tolerance: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    noise_sd: float = attr.ib(validator=POSITIVE, converter=plain)
+    lipschitz: float = nonnegative()
+    strong_convexity: float = positive()
+    gradient_tolerance: float = nonnegative()
+    noise_sd: float = positive()
+
+    def phrase(self) -> str:
+        return f"output perturbation, noise sd {number(self.noise_sd)}"
 
 
 @event
@@ -50,12 +52,12 @@ class ObjectivePerturbationRelease(DpEvent):
     Privacy and Practicality of Objective Perturbation* (2023).
     """
 
-    lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    smoothness: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    regularisation: float = attr.ib(validator=POSITIVE, converter=plain)
-    noise_sd: float = attr.ib(validator=POSITIVE, converter=plain)
-    output_noise_sd: float = attr.ib(default=0.0, validator=NONNEGATIVE, converter=plain)
-    gradient_tolerance: float = attr.ib(default=0.0, validator=NONNEGATIVE, converter=plain)
+    lipschitz: float = nonnegative()
+    smoothness: float = nonnegative()
+    regularisation: float = positive()
+    noise_sd: float = positive()
+    output_noise_sd: float = nonnegative(default=0.0)
+    gradient_tolerance: float = nonnegative(default=0.0)
 
     def __attrs_post_init__(self) -> None:
         if self.gradient_tolerance > 0 and self.output_noise_sd == 0:
@@ -63,6 +65,10 @@ class ObjectivePerturbationRelease(DpEvent):
                 "an approximate minimiser (gradient_tolerance > 0) is not private by itself: set "
                 "output_noise_sd"
             )
+
+    def phrase(self) -> str:
+        output = f", output noise sd {number(self.output_noise_sd)}" if self.output_noise_sd else ""
+        return f"objective perturbation, noise sd {number(self.noise_sd)}{output}"
 
 
 @event
@@ -80,7 +86,10 @@ class PureObjectivePerturbationRelease(DpEvent):
     **References.** privacy.md section 9; Chaudhuri, Monteleoni and Sarwate (2011), Theorem 9.
     """
 
-    lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    smoothness: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    regularisation: float = attr.ib(validator=POSITIVE, converter=plain)
-    noise_scale: float = attr.ib(validator=POSITIVE, converter=plain)
+    lipschitz: float = nonnegative()
+    smoothness: float = nonnegative()
+    regularisation: float = positive()
+    noise_scale: float = positive()
+
+    def phrase(self) -> str:
+        return f"objective perturbation with pure ε, noise scale {number(self.noise_scale)}"

@@ -1,15 +1,17 @@
-"""Events of accept bits, draws and last iterates, each in its theorem's constants.
+"""Events of accept bits, draws, last iterates and distances, each in its theorem's constants.
 
 Every constant is the one under zero-out, where a record is replaced by one that contributes
 nothing; under another relation the accountant doubles what has to be doubled, never the caller
 (privacy.md section 0). Constants are public and hold for every possible record.
 """
 
+import math
+
 import attr
 from dp_accounting.dp_event import DpEvent
 
-from numpyro_dp._validate import python_number, shown
-from numpyro_dp.accounting.events.fields import COUNT, NONNEGATIVE, POSITIVE, event, plain
+from numpyro_dp._validate import finite_float, shown
+from numpyro_dp.accounting.events.fields import count, event, nonnegative, number, positive
 
 ACCEPTANCES = ("barker", "noisy_barker", "penalty")
 
@@ -27,7 +29,10 @@ class BarkerBit(DpEvent):
     Distribution Functions for a Proton-Electron Plasma* (1965).
     """
 
-    log_ratio_bound: float = attr.ib(validator=NONNEGATIVE, converter=plain)
+    log_ratio_bound: float = nonnegative()
+
+    def phrase(self) -> str:
+        return f"Barker accept bit, bound {number(self.log_ratio_bound)}"
 
 
 @event
@@ -43,8 +48,12 @@ class NoisyBarkerBit(DpEvent):
     **References.** privacy.md section 4.
     """
 
-    log_ratio_bound: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    noise_sd: float = attr.ib(validator=POSITIVE, converter=plain)
+    log_ratio_bound: float = nonnegative()
+    noise_sd: float = positive()
+
+    def phrase(self) -> str:
+        bound, noise = number(self.log_ratio_bound), number(self.noise_sd)
+        return f"noisy Barker accept bit, bound {bound}, noise sd {noise}"
 
 
 @event
@@ -60,8 +69,12 @@ class PenaltyBit(DpEvent):
     with uncertain energies* (1999).
     """
 
-    log_ratio_bound: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    noise_sd: float = attr.ib(validator=POSITIVE, converter=plain)
+    log_ratio_bound: float = nonnegative()
+    noise_sd: float = positive()
+
+    def phrase(self) -> str:
+        bound, noise = number(self.log_ratio_bound), number(self.noise_sd)
+        return f"penalty accept bit, bound {bound}, noise sd {noise}"
 
 
 @event
@@ -78,8 +91,12 @@ class DirectionalBarkerBit(DpEvent):
     **References.** privacy.md section 4, *direction-averaged charge*.
     """
 
-    step_size: float = attr.ib(validator=POSITIVE, converter=plain)
-    row_norm: float = attr.ib(validator=NONNEGATIVE, converter=plain)
+    step_size: float = positive()
+    row_norm: float = nonnegative()
+
+    def phrase(self) -> str:
+        size, norm = number(self.step_size), number(self.row_norm)
+        return f"proposal and Barker bit, step size {size}, row norm {norm}"
 
 
 @event
@@ -97,10 +114,17 @@ class SmoothBarkerBit(DpEvent):
     **References.** privacy.md section 4, *direction-averaged charge*, general smooth records.
     """
 
-    step_size: float = attr.ib(validator=POSITIVE, converter=plain)
-    lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    smoothness: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    dim: int = attr.ib(validator=COUNT, converter=python_number)
+    step_size: float = positive()
+    lipschitz: float = nonnegative()
+    smoothness: float = nonnegative()
+    dim: int = count()
+
+    def phrase(self) -> str:
+        return (
+            f"proposal and Barker bit in {self.dim} dimensions, step size "
+            f"{number(self.step_size)}, gradient {number(self.lipschitz)}, curvature "
+            f"{number(self.smoothness)}"
+        )
 
 
 @event
@@ -117,7 +141,10 @@ class MultiCandidateBit(DpEvent):
     Selection with Pay-what-you-get Composition* (2019).
     """
 
-    log_ratio_range: float = attr.ib(validator=NONNEGATIVE, converter=plain)
+    log_ratio_range: float = nonnegative()
+
+    def phrase(self) -> str:
+        return f"choice among candidates, range {number(self.log_ratio_range)}"
 
 
 @event
@@ -145,12 +172,12 @@ class MinibatchBit(DpEvent):
     Minibatch Metropolis-Hastings* (2020).
     """
 
-    num_records: int = attr.ib(validator=COUNT, converter=python_number)
-    lipschitz: float = attr.ib(validator=POSITIVE, converter=plain)
-    max_move: float = attr.ib(validator=POSITIVE, converter=plain)
-    expected_batch: float = attr.ib(validator=POSITIVE, converter=plain)
+    num_records: int = count()
+    lipschitz: float = positive()
+    max_move: float = positive()
+    expected_batch: float = positive()
     acceptance: str
-    noise_sd: float = attr.ib(default=0.0, validator=NONNEGATIVE, converter=plain)
+    noise_sd: float = nonnegative(default=0.0)
 
     def __attrs_post_init__(self) -> None:
         if self.acceptance not in ACCEPTANCES:
@@ -169,6 +196,14 @@ class MinibatchBit(DpEvent):
                 f"got {self.expected_batch!r}: raise it or shorten the moves"
             )
 
+    def phrase(self) -> str:
+        noise = f", noise sd {number(self.noise_sd)}" if self.noise_sd else ""
+        return (
+            f"mini-batch accept bit ({self.acceptance}{noise}), bound "
+            f"{number(self.lipschitz * self.max_move)}, {number(self.expected_batch)} draws "
+            f"expected of {self.num_records} records"
+        )
+
 
 @event
 class PosteriorDraw(DpEvent):
@@ -185,7 +220,10 @@ class PosteriorDraw(DpEvent):
     Inference* (2014); Wang, Fienberg and Smola, *Privacy for Free* (2015).
     """
 
-    log_likelihood_range: float = attr.ib(validator=NONNEGATIVE, converter=plain)
+    log_likelihood_range: float = nonnegative()
+
+    def phrase(self) -> str:
+        return f"exact posterior draw, log-likelihood range {number(self.log_likelihood_range)}"
 
 
 @event
@@ -203,8 +241,12 @@ class LogConcaveDraw(DpEvent):
     Exponential Mechanism* (2022), Theorem 4.
     """
 
-    lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    strong_convexity: float = attr.ib(validator=POSITIVE, converter=plain)
+    lipschitz: float = nonnegative()
+    strong_convexity: float = positive()
+
+    def phrase(self) -> str:
+        shift = number(self.lipschitz / math.sqrt(self.strong_convexity))
+        return f"exact draw from a log-concave posterior, shift {shift}"
 
 
 @event
@@ -227,11 +269,11 @@ class LangevinLastIterate(DpEvent):
     Privacy* (2024).
     """
 
-    step_size: float = attr.ib(validator=POSITIVE, converter=plain)
-    num_steps: int = attr.ib(validator=COUNT, converter=python_number)
-    lipschitz: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    strong_convexity: float = attr.ib(validator=NONNEGATIVE, converter=plain)
-    smoothness: float = attr.ib(validator=POSITIVE, converter=plain)
+    step_size: float = positive()
+    num_steps: int = count()
+    lipschitz: float = nonnegative()
+    strong_convexity: float = nonnegative()
+    smoothness: float = positive()
 
     def __attrs_post_init__(self) -> None:
         if self.strong_convexity > self.smoothness:
@@ -244,3 +286,28 @@ class LangevinLastIterate(DpEvent):
                 f"step_size must be below 2 / smoothness = {2 / self.smoothness:.6g}, got "
                 f"{self.step_size!r}: longer steps do not contract"
             )
+
+    def phrase(self) -> str:
+        size = number(self.step_size)
+        return f"last of {self.num_steps} full-batch Langevin steps of size {size}"
+
+
+def _within_one(_instance: object, _attribute: object, value: object) -> None:
+    if not 0 <= finite_float("distance", value) <= 1:
+        raise ValueError(f"distance must lie in [0, 1], got {shown(value)}")
+
+
+@event
+class TotalVariation(DpEvent):
+    """The output is within ``distance`` in total variation of the mechanism charged beside it.
+
+    :param distance: an upper bound, in [0, 1], on the total variation distance between what was run
+        and the ideal mechanism, whatever the data (tables, padded rooms, caps).
+
+    **Privacy.** Adds (1 + e^ε)·distance to δ at every ε, outside the privacy loss distribution.
+    """
+
+    distance: float = attr.ib(validator=_within_one)
+
+    def phrase(self) -> str:
+        return f"total variation {number(self.distance)}"

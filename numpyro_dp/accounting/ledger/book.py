@@ -7,11 +7,12 @@ says so, and makes test and append one atomic, durable act.
 import json
 import os
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.curve import PrivacyCurve, privacy_curve
@@ -44,7 +45,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Draw:
+class PlanDraw:
     """Something taken out of an entry that was charged as a plan; it costs nothing more.
 
     :param id: position among the draws, from 1.
@@ -71,8 +72,19 @@ class Book(NamedTuple):
     """
 
     entries: tuple[Entry, ...] = ()
-    draws: tuple[Draw, ...] = ()
+    draws: tuple[PlanDraw, ...] = ()
     opening: int = 0
+
+    @property
+    def event(self) -> DpEvent:
+        """All charges as one list."""
+        return ComposedDpEvent([entry.event for entry in self.entries])
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What any of the charges depends on, once each."""
+        found = (entry.condition for entry in self.entries if entry.condition is not None)
+        return tuple(dict.fromkeys(found))
 
     def curves(self, relation: Relation) -> tuple[PrivacyCurve, ...]:
         """Return what each entry costs alone, in order; those of the opening count as one."""
@@ -83,29 +95,27 @@ class Book(NamedTuple):
 
 
 Admit = Callable[[Book], bool]
+Chain = Literal["entries", "draws"]
 
 
-class Ledger(Protocol):
-    """A book with a budget and a relation fixed when it was created."""
+class Ledger(ABC):
+    """A book with a budget, if any, and a relation that were fixed when it was created."""
 
-    @property
-    def budget(self) -> Budget | None:
-        """The budget, None when there is none."""
-        ...
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation."""
-        ...
+    budget: Budget | None
+    relation: Relation
 
     @property
     def path(self) -> Path | None:
         """The file, None for a ledger in memory."""
-        ...
+        return None
 
+    @abstractmethod
     def read(self) -> Book:
         """Return everything, read afresh."""
-        ...
+
+    @abstractmethod
+    def _write(self, chain: Chain, body: str, admit: Admit) -> bool:
+        """Append the line ``body`` to ``chain`` if ``admit`` of everything before holds."""
 
     def append(
         self,
@@ -116,52 +126,45 @@ class Ledger(Protocol):
         *,
         planned: bool = False,
     ) -> bool:
-        """Append one entry if ``admit`` of everything before holds; return whether it did."""
-        ...
+        """Append one entry if ``admit`` of everything before holds; return whether it did.
+
+        Test and insertion are one act that excludes every other writer; when this returns True the
+        entry lasts as long as the ledger.
+        """
+        # With the time and the installed packages.
+        body = [_now(), label, to_json(event), condition, json.dumps(versions()), planned]
+        return self._write("entries", json.dumps(body, ensure_ascii=False), admit)
 
     def draw(self, plan: int, label: str, event: DpEvent, admit: Admit) -> bool:
-        """Append one draw from entry ``plan`` if ``admit`` holds; return whether it did."""
-        ...
+        """Append one draw from entry ``plan`` if ``admit`` holds, as ``append`` an entry."""
+        body = [_now(), plan, label, to_json(event)]
+        return self._write("draws", json.dumps(body, ensure_ascii=False), admit)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def entry_body(label: str, event: DpEvent, condition: str | None, planned: bool) -> str:
-    """Return an entry as one line of JSON, with the time and the installed packages."""
-    body = [_now(), label, to_json(event), condition, json.dumps(versions()), planned]
-    return json.dumps(body, ensure_ascii=False)
-
-
-def draw_body(plan: int, label: str, event: DpEvent) -> str:
-    """Return a draw as one line of JSON, with the time."""
-    return json.dumps([_now(), plan, label, to_json(event)], ensure_ascii=False)
-
-
-def read_entry(number: int, body: str) -> Entry:
-    """Return the entry that ``entry_body`` wrote.
-
-    :raises ValueError: when this version cannot read it.
-    """
+def _read_entry(number: int, body: str) -> Entry:
     # Ledgers of format 1 knew of no plans.
     time, label, event, condition, installed, *planned = json.loads(body)
     return Entry(number, time, label, from_json(event), condition, installed, planned == [True])
 
 
-def read_draw(number: int, body: str) -> Draw:
-    """Return the draw that ``draw_body`` wrote; raises as ``read_entry``."""
+def _read_draw(number: int, body: str) -> PlanDraw:
     time, plan, label, event = json.loads(body)
-    return Draw(number, time, plan, label, from_json(event))
+    return PlanDraw(number, time, plan, label, from_json(event))
 
 
-class MemoryLedger:
+# From the number of a line and its text to what it says; ValueError where this version cannot read.
+READ: Mapping[Chain, Callable[[int, str], Any]] = {"entries": _read_entry, "draws": _read_draw}
+
+
+class MemoryLedger(Ledger):
     """A ledger that lives and dies with the process."""
 
     def __init__(self, budget: Budget | None, relation: Relation) -> None:
-        self.budget = budget
-        self.relation: Relation = relation
-        self.path: Path | None = None
+        self.budget, self.relation = budget, relation
         self._book = Book()
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -170,39 +173,16 @@ class MemoryLedger:
         """Return everything."""
         return self._book
 
-    def append(
-        self,
-        label: str,
-        event: DpEvent,
-        condition: str | None,
-        admit: Admit,
-        *,
-        planned: bool = False,
-    ) -> bool:
-        """Append one entry if ``admit`` of everything before holds; return whether it did."""
-        body = entry_body(label, event, condition, planned)
-        with self._writing():
-            entries = self._book.entries
-            if not admit(self._book):
-                return False
-            added = read_entry(len(entries) + 1, body)
-            self._book = self._book._replace(entries=(*entries, added))
-        return True
-
-    def draw(self, plan: int, label: str, event: DpEvent, admit: Admit) -> bool:
-        """Append one draw from entry ``plan`` if ``admit`` holds; return whether it did."""
-        body = draw_body(plan, label, event)
-        with self._writing():
-            draws = self._book.draws
-            if not admit(self._book):
-                return False
-            self._book = self._book._replace(draws=(*draws, read_draw(len(draws) + 1, body)))
-        return True
-
-    def _writing(self) -> threading.Lock:
+    def _write(self, chain: Chain, body: str, admit: Admit) -> bool:
         if self.budget is not None and os.getpid() != self._process:
             raise LedgerError(
                 "a budget in memory was carried into another process by a fork, where it would be "
                 "spent a second time: give the accountant a file with path="
             )
-        return self._lock
+        with self._lock:
+            if not admit(self._book):
+                return False
+            lines = getattr(self._book, chain)
+            added = READ[chain](len(lines) + 1, body)
+            self._book = self._book._replace(**{chain: (*lines, added)})
+        return True

@@ -11,21 +11,13 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from numpyro_dp.accounting.budget import Budget
-from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.accounting.ledger.book import (
-    Admit,
-    Book,
-    draw_body,
-    entry_body,
-    read_draw,
-    read_entry,
-)
+from numpyro_dp.accounting.ledger.book import READ, Admit, Book, Chain, Ledger
 from numpyro_dp.accounting.relation import Relation, check_relation
 from numpyro_dp.errors import LedgerError
 
@@ -34,8 +26,10 @@ _FORMAT, _OLD_FORMAT = 2, 1
 _HEADER = b"SQLite format 3\0"
 _BUSY_SECONDS = 300.0
 _META = "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
-_ENTRIES = "CREATE TABLE entries (id INTEGER PRIMARY KEY, body TEXT NOT NULL, digest TEXT NOT NULL)"
-_DRAWS = "CREATE TABLE draws (id INTEGER PRIMARY KEY, body TEXT NOT NULL, digest TEXT NOT NULL)"
+_LINES = "(id INTEGER PRIMARY KEY, body TEXT NOT NULL, digest TEXT NOT NULL)"
+_ENTRIES, _DRAWS = f"CREATE TABLE entries {_LINES}", f"CREATE TABLE draws {_LINES}"
+# Where the last digest of each chain stands.
+_HEADS: dict[Chain, str] = {"entries": "head", "draws": "drawn"}
 _SCHEMAS = {_OLD_FORMAT: {_META, _ENTRIES}, _FORMAT: {_META, _ENTRIES, _DRAWS}}
 # Closing any handle of a file drops all locks that its process holds on it, also those of another
 # thread's connection: within a process one thread at a time touches ledgers.
@@ -52,15 +46,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-_Line = TypeVar("_Line")
-
-
 class _Read(NamedTuple):
     """The book, the last digests of its two chains, and the format that it is kept in."""
 
     book: Book
-    charged: str
-    drawn: str
+    heads: dict[Chain, str]
     form: int
 
 
@@ -79,7 +69,7 @@ def _first_draw(opening: int, terms: str) -> str:
     return _link("draws", opening, terms)
 
 
-class FileLedger:
+class FileLedger(Ledger):
     """A ledger in an SQLite file, safe against crashes and against other processes.
 
     :param path: the file; created when it does not exist.
@@ -93,7 +83,7 @@ class FileLedger:
     """
 
     def __init__(self, path: str | os.PathLike[str], budget: Budget | None, relation: Relation):
-        self.path = Path(path).expanduser().absolute()
+        self._path = Path(path).expanduser().absolute()
         with _ONE_AT_A_TIME:
             if not self.path.exists():
                 self._create(budget, relation)
@@ -109,48 +99,18 @@ class FileLedger:
                 "budget, or choose another path"
             )
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
     def read(self) -> Book:
         """Return everything, read afresh from the file."""
         with _ONE_AT_A_TIME, self._reading() as connection:
             return self._read(connection).book
 
-    def append(
-        self,
-        label: str,
-        event: DpEvent,
-        condition: str | None,
-        admit: Admit,
-        *,
-        planned: bool = False,
-    ) -> bool:
-        """Append one entry if ``admit`` of everything before holds; return whether it did.
-
-        The entry is on disk when this returns True. Test and insertion are one transaction that
-        excludes every other writer.
-        """
-        body = entry_body(label, event, condition, planned)
-
-        def add(connection: sqlite3.Connection, found: _Read) -> None:
-            number = len(found.book.entries) + 1
-            digest = _link(found.charged, number, body)
-            connection.execute("INSERT INTO entries VALUES (?, ?, ?)", (number, body, digest))
-            connection.execute("UPDATE meta SET value = ? WHERE key = 'head'", (digest,))
-
-        return self._write(add, admit)
-
-    def draw(self, plan: int, label: str, event: DpEvent, admit: Admit) -> bool:
-        """Append one draw from entry ``plan`` if ``admit`` holds; durable and atomic as above."""
-        body = draw_body(plan, label, event)
-
-        def add(connection: sqlite3.Connection, found: _Read) -> None:
-            number = len(found.book.draws) + 1
-            digest = _link(found.drawn, number, body)
-            connection.execute("INSERT INTO draws VALUES (?, ?, ?)", (number, body, digest))
-            connection.execute("UPDATE meta SET value = ? WHERE key = 'drawn'", (digest,))
-
-        return self._write(add, admit)
-
-    def _write(self, add: Callable[[sqlite3.Connection, _Read], None], admit: Admit) -> bool:
+    def _write(self, chain: Chain, body: str, admit: Admit) -> bool:
+        """Append a line in one transaction that excludes every other writer, durably."""
         with _ONE_AT_A_TIME:
             self._check_header()
             with self._connection("rw") as connection:
@@ -163,12 +123,21 @@ class FileLedger:
                     found = self._read(connection)
                     admitted = admit(found.book)
                     if admitted:
-                        add(connection, self._as_new_format(connection, found))
+                        self._insert(connection, chain, body, found)
                 except BaseException:
                     connection.execute("ROLLBACK")
                     raise
                 connection.execute("COMMIT" if admitted else "ROLLBACK")
         return admitted
+
+    def _insert(
+        self, connection: sqlite3.Connection, chain: Chain, body: str, found: _Read
+    ) -> None:
+        head = self._as_new_format(connection, found).heads[chain]
+        number = len(getattr(found.book, chain)) + 1
+        digest = _link(head, number, body)
+        connection.execute(f"INSERT INTO {chain} VALUES (?, ?, ?)", (number, body, digest))
+        connection.execute("UPDATE meta SET value = ? WHERE key = ?", (digest, _HEADS[chain]))
 
     @staticmethod
     def _roll_back_journals(connection: sqlite3.Connection) -> None:
@@ -189,7 +158,7 @@ class FileLedger:
         rows = [("opening", str(opening)), ("drawn", drawn)]
         connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
         connection.execute(f"PRAGMA user_version = {_FORMAT}")
-        return found._replace(drawn=drawn, form=_FORMAT)
+        return found._replace(heads={**found.heads, "draws": drawn}, form=_FORMAT)
 
     def _create(self, budget: Budget | None, relation: Relation) -> None:
         """Make a complete ledger aside and link it into place, so that no half of one is seen."""
@@ -328,43 +297,38 @@ class FileLedger:
         form = self._check_schema(connection)
         meta = dict(connection.execute("SELECT key, value FROM meta"))
         terms = meta.get("terms", "")
-        entries, charged = self._chain(connection, "entries", _link("", 0, terms), read_entry)
-        if charged != meta.get("head"):
-            raise self._damaged()
+        entries, charged = self._chain(connection, "entries", _link("", 0, terms), meta)
         if form == _OLD_FORMAT:
             if any(entry.planned for entry in entries):
                 # It knew no plans: what was drawn from this one has been taken away.
                 raise self._damaged("it holds a plan that its format does not know")
-            return _Read(Book(entries, (), len(entries)), charged, "", form)
+            return _Read(Book(entries, (), len(entries)), {"entries": charged}, form)
         try:
             opening = int(meta["opening"])
         except (KeyError, ValueError) as error:
             raise self._damaged() from error
-        draws, drawn = self._chain(connection, "draws", _first_draw(opening, terms), read_draw)
-        if drawn != meta.get("drawn"):
-            raise self._damaged()
-        return _Read(Book(entries, draws, opening), charged, drawn, form)
+        draws, drawn = self._chain(connection, "draws", _first_draw(opening, terms), meta)
+        return _Read(Book(entries, draws, opening), {"entries": charged, "draws": drawn}, form)
 
     def _chain(
-        self,
-        connection: sqlite3.Connection,
-        table: str,
-        head: str,
-        read: Callable[[int, str], _Line],
-    ) -> tuple[tuple[_Line, ...], str]:
-        lines: list[_Line] = []
-        rows = connection.execute(f"SELECT id, body, digest FROM {table} ORDER BY id")
+        self, connection: sqlite3.Connection, chain: Chain, head: str, meta: dict[str, str]
+    ) -> tuple[tuple[Any, ...], str]:
+        """Return the lines of ``chain`` and its last digest, the one that ``meta`` holds."""
+        lines = []
+        rows = connection.execute(f"SELECT id, body, digest FROM {chain} ORDER BY id")
         for number, (found, body, digest) in enumerate(rows, start=1):
             head = _link(head, number, body)
             if found != number or digest != head:
                 raise self._damaged()
             try:
-                lines.append(read(number, body))
+                lines.append(READ[chain](number, body))
             except (TypeError, ValueError) as error:
                 raise LedgerError(
                     f"line {number} of {self.path} is of a kind this version cannot read "
                     f"({error}); open the ledger with the version that wrote it"
                 ) from error
+        if head != meta.get(_HEADS[chain]):
+            raise self._damaged()
         return tuple(lines), head
 
     def _damaged(self, why: str = "its entries do not match their digests") -> LedgerError:

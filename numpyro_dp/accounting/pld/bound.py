@@ -2,7 +2,7 @@
 
 A bound may know a pure ε, the shift of a Gaussian that is no better, Rényi divergences, or a
 profile of a block of steps. Whoever composes takes the least ε that any of them gives. Constants
-here have the relation in them already; only ``handlers`` makes bounds from events.
+here have the relation in them already: what is registered with ``proves`` makes bounds from events.
 """
 
 import math
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numpyro_dp.accounting.pld.mixtures import Mixture
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array, renyi_delta
 
@@ -22,6 +21,9 @@ UP = 1 + 1e-12
 
 class Bound:
     """Everything proved about one step of a mechanism; what is not proved is infinite."""
+
+    # Whether ``pure`` is what the event says; else it was computed, with rounding.
+    exact = False
 
     @property
     def pure(self) -> float:
@@ -53,33 +55,6 @@ class Bound:
     def delta(self, epsilon: float) -> float:
         """δ of a single step at ``epsilon`` ≥ 0."""
         return 1.0
-
-
-@dataclass(frozen=True)
-class NoisyRatio(Bound):
-    """Mini-batch log ratio released with Gaussian noise; it has no Rényi divergence."""
-
-    mixture: Mixture
-
-    @property
-    def variance(self) -> float:
-        """That of the mixture."""
-        return self.mixture.variance
-
-    def pieces(self, count: int) -> Pieces:
-        """The mixture itself."""
-        return ((self.mixture, count),)
-
-
-@dataclass(frozen=True)
-class Concentrated(Bound):
-    """ρ-zCDP, which implies no Gaussian."""
-
-    rho: float
-
-    def renyi(self) -> Array:
-        """ρα."""
-        return ORDERS * self.rho * UP
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
 from scipy.signal import lfilter
-from scipy.special import log_ndtr, ndtr
 
 from numpyro_dp.accounting.pld.bound import Bound, Pieces, RenyiProfile
+from numpyro_dp.accounting.pld.gaussian import gaussian_delta, gaussian_deltas
 from numpyro_dp.accounting.pld.grid import Step, Steps, grouped, largest_loss, spacing_of
-from numpyro_dp.accounting.pld.mixtures import Mixture
+from numpyro_dp.accounting.pld.mixtures import GaussianMixture
 from numpyro_dp.accounting.pld.profiles import Profile, discretise
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array, renyi_delta, renyi_epsilon
 from numpyro_dp.accounting.relation import Relation, sensitivity
@@ -212,22 +212,6 @@ def _epsilon(composition: Composition, delta: float) -> float:
     return composition._least_of_all(delta)
 
 
-def gaussian_delta(epsilon: float, shift: float) -> float:
-    """Return δ(ε) of N(shift, 1) against N(0, 1) (Balle and Wang 2018, Theorem 8)."""
-    first = float(ndtr(shift / 2 - epsilon / shift))
-    second = math.exp(epsilon + float(log_ndtr(-shift / 2 - epsilon / shift)))
-    return min(max(first - second, 0.0) * _UP, 1.0)
-
-
-def gaussian_deltas(epsilons: Array, shift: float) -> Array:
-    """Return ``gaussian_delta`` at each of ``epsilons``."""
-    if shift == 0:
-        return np.zeros_like(epsilons)
-    first = ndtr(shift / 2 - epsilons / shift)
-    second = np.exp(epsilons + log_ndtr(-shift / 2 - epsilons / shift))
-    return np.clip((first - second) * _UP + 1e-15 * first * (1 + epsilons), 0.0, 1.0)
-
-
 def _read_off(found: PrivacyLossDistribution, epsilons: Array) -> Array:
     """Return δ of ``found`` at many ε ≥ 0 at once; one by one, the library takes seconds."""
     rows = [_on_grid(pmf) for pmf in {found._pmf_remove, found._pmf_add}]
@@ -392,7 +376,9 @@ def _one_piece(profile: Profile, spacing: float) -> PrivacyLossDistribution:
 def _one_step(relation: Relation, step: Step, spacing: float) -> PrivacyLossDistribution:
     if step.rate < 1 and largest_loss(step, sensitivity(relation)) < _WIDEST:
         weights = (1 - step.rate, step.rate)
-        return discretise(Mixture(weights, 1 / step.multiplier, relation == "replace_one"), spacing)
+        return discretise(
+            GaussianMixture(weights, 1 / step.multiplier, relation == "replace_one"), spacing
+        )
     return privacy_loss_distribution.from_gaussian_mechanism(
         step.multiplier,
         sampling_prob=step.rate,

@@ -18,7 +18,7 @@ _HALVINGS = 14
 
 
 @dataclass(frozen=True)
-class Mixture(Profile):
+class GaussianMixture(Profile):
     """Σ w_k N(k·v, s²) against N(0, s²), or against Σ w_k N(−k·v, s²).
 
     :param weights: w_0, w_1, …, summing to one.

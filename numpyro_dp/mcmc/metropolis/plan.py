@@ -28,7 +28,7 @@ from numpyro_dp.mcmc.metropolis.privacy_filter import (
     PairwiseBound,
     metered,
 )
-from numpyro_dp.mechanisms.accept.fixed_point import Grid
+from numpyro_dp.mechanisms.accept.fixed_point import FixedPointGrid
 from numpyro_dp.mechanisms.accept.log_ratio import FullBatch, LogRatio, UnclippedBatch
 from numpyro_dp.mechanisms.accept.minibatch import PoissonBatch, weight_bound
 from numpyro_dp.mechanisms.accept.pick import PICK_MARGIN, PICK_TV
@@ -54,7 +54,7 @@ _BATCH_MARGIN = 1.005
 _LARGEST_SHARE = 0.5
 # As fine as float32 weights are: each kept draw rounds once.
 _WEIGHT_RESOLUTION = 1 << 23
-_NON_PRIVATE_GRID = Grid(2.0**-24, 14)
+_NON_PRIVATE_GRID = FixedPointGrid(2.0**-24, 14)
 
 
 @dataclass(frozen=True)

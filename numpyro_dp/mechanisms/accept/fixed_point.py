@@ -21,7 +21,7 @@ _MOST_PUBLIC = 1 << 27
 class Fixed(NamedTuple):
     """A number ``high · cell + low · unit``; ``low`` is non-negative, and below a cell when small.
 
-    Sums of a few numbers may be formed limb by limb; ``Grid.nonnegative`` carries.
+    Sums of a few numbers may be formed limb by limb; ``FixedPointGrid.nonnegative`` carries.
     """
 
     high: Int32[Array, "..."]
@@ -29,7 +29,7 @@ class Fixed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Grid:
+class FixedPointGrid:
     """A grid of log ratios.
 
     :param unit: nats of one integer.

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int32, Key
 
-from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, FixedPointGrid
 from numpyro_dp.mechanisms.blocks import block
 
 RecordTerm = Callable[[list[Array]], Float[Array, "..."]]
@@ -97,7 +97,7 @@ class FullBatch:
     changes value by at most twice that, exactly.
     """
 
-    grid: Grid
+    grid: FixedPointGrid
     largest: int
     one_by_one: bool = False
 
@@ -187,7 +187,7 @@ class FullBatch:
 class UnclippedBatch:
     """The float sum of all records' terms as they are: no bound, hence no privacy."""
 
-    grid: Grid
+    grid: FixedPointGrid
 
     @property
     def tv(self) -> float:

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Int32, Key, UInt32
 from scipy.stats import poisson
 
 from numpyro_dp.mechanisms import alias
-from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, FixedPointGrid
 from numpyro_dp.mechanisms.accept.log_ratio import RecordTerm, as_integers
 from numpyro_dp.mechanisms.blocks import block
 from numpyro_dp.mechanisms.once import once
@@ -92,12 +92,12 @@ class PoissonBatch:
     mean: float
     room: int
     overflow: float
-    grid: Grid
+    grid: FixedPointGrid
     most: int
 
     @classmethod
     def create(
-        cls, num_records: int, mean: float, overflow: float, grid: Grid, most: int
+        cls, num_records: int, mean: float, overflow: float, grid: FixedPointGrid, most: int
     ) -> PoissonBatch:
         """A sampler whose room overflows with chance at most ``overflow`` a draw."""
         if num_records > _MOST_RECORDS or mean > _MOST_MEAN:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32, Key, UInt32
 
-from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, FixedPointGrid
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.uint64 import Word64, add, high_product, scaled
 
@@ -61,7 +61,7 @@ def _times(
     return jnp.where(small, product << 1, product), shift + more + small
 
 
-def _weights(grid: Grid, below: Fixed, spare: int) -> Word64:
+def _weights(grid: FixedPointGrid, below: Fixed, spare: int) -> Word64:
     """e^-x in units of 2^(spare - 64), x ≥ 0 the distance below the best candidate."""
     rest = max(grid.low_bits - _DIGIT, 0)
     digits = [
@@ -95,7 +95,7 @@ def _shifted(mantissa: UInt32[Array, " n"], shift: Int32[Array, " n"]) -> Word64
 
 def pick(
     key: Key[Array, ""],
-    grid: Grid,
+    grid: FixedPointGrid,
     totals: Fixed,
     public: Float[Array, " candidates"],
 ) -> Int32[Array, ""]:

@@ -23,7 +23,7 @@ from numpyro_dp.accounting.events import (
     NonPrivateDpEvent,
     PenaltyBit,
 )
-from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, FixedPointGrid
 from numpyro_dp.mechanisms.accept.tables import TABLE_TV, exponential, logistic
 from numpyro_dp.mechanisms.lattice import Lattice, choose_lattice, floor_noise
 from numpyro_dp.mechanisms.random import word_pairs
@@ -40,7 +40,7 @@ class AcceptanceTest(Protocol):
     """One way to accept; frozen, fixed before any data is seen."""
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> FixedPointGrid:
         """Where log ratios live."""
         ...
 
@@ -74,7 +74,7 @@ def _width_bits(unit: float) -> int:
     return max(0, math.ceil(math.log2(_LEAST_CELL / unit)))
 
 
-def fine_grid(bound: float, resolution: int) -> tuple[Grid, int]:
+def fine_grid(bound: float, resolution: int) -> tuple[FixedPointGrid, int]:
     """A grid on which a Barker decision with records up to ``largest`` units costs ``bound``.
 
     :param bound: largest term of one record, in nats, in (0, 1024].
@@ -93,7 +93,9 @@ def fine_grid(bound: float, resolution: int) -> tuple[Grid, int]:
     resolution = min(resolution, math.ceil(bound / _FINEST_UNIT))
     low_bits = _width_bits(bound / resolution)
     unit = bound / resolution
-    return Grid(unit * math.exp(-unit * (1 << low_bits)) * (1 - 1e-12), low_bits), resolution
+    return FixedPointGrid(
+        unit * math.exp(-unit * (1 << low_bits)) * (1 - 1e-12), low_bits
+    ), resolution
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Barker:
     the bound it was made for when one record becomes null: ``BarkerBit(bound)``.
     """
 
-    grid: Grid
+    grid: FixedPointGrid
     largest: int
 
     @classmethod
@@ -138,7 +140,7 @@ class Metropolis:
     **Privacy.** None. A rejection is impossible for some data and possible for their neighbours.
     """
 
-    grid: Grid
+    grid: FixedPointGrid
     largest: int
 
     @property
@@ -162,13 +164,13 @@ class Metropolis:
 class _Noised:
     """Gaussian noise on the integers of the log ratio, before a rule that is post-processing."""
 
-    grid: Grid
+    grid: FixedPointGrid
     largest: int
     noise_sd: float
     lattice: Lattice
 
     @staticmethod
-    def parts(bound: float, noise_sd: float) -> tuple[Grid, int, float, Lattice]:
+    def parts(bound: float, noise_sd: float) -> tuple[FixedPointGrid, int, float, Lattice]:
         """Grid, largest integer, noise and lattice for records bounded by ``bound`` nats."""
         _validate.positive("noise_scale", noise_sd)
         if noise_sd > _MOST_NOISE:
@@ -188,7 +190,7 @@ class _Noised:
         # A hair more noise, so that penalty and floor together are a whole number of units.
         noise_sd = (2 * math.ceil(noise_sd * total_sd / 2) + 1) / total_sd
         unit = noise_sd / total_sd
-        grid = Grid(unit, _width_bits(unit))
+        grid = FixedPointGrid(unit, _width_bits(unit))
         # Twice the error of a linear interpolation between exact values, see the test's events.
         usable = bound * (1 - 1e-9) - grid.cell**2 / 3
         largest = min(lattice.radius, math.floor(usable / unit))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int32, Key
 
 from numpyro_dp.mechanisms import alias
-from numpyro_dp.mechanisms.accept.fixed_point import Fixed, Grid
+from numpyro_dp.mechanisms.accept.fixed_point import Fixed, FixedPointGrid
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import nearest_weights
 
@@ -58,7 +58,9 @@ def threshold_table(cell: float, law: str) -> alias.AliasTable:
     return alias.build(weights)
 
 
-def _magnitude(grid: Grid, key: Key[Array, ""], law: str) -> tuple[Fixed, Int32[Array, ""]]:
+def _magnitude(
+    grid: FixedPointGrid, key: Key[Array, ""], law: str
+) -> tuple[Fixed, Int32[Array, ""]]:
     """A draw, floored to the grid, and all ones or all zeros by a free fair bit."""
     first, second = word_pairs(key, 2)
     high = alias.draw(threshold_table(grid.cell, law), first[:1], second[:1])[0]
@@ -68,12 +70,12 @@ def _magnitude(grid: Grid, key: Key[Array, ""], law: str) -> tuple[Fixed, Int32[
     return Fixed(high, low), -(first[0] >> 31).astype(jnp.int32)
 
 
-def exponential(grid: Grid, key: Key[Array, ""]) -> Fixed:
+def exponential(grid: FixedPointGrid, key: Key[Array, ""]) -> Fixed:
     """``floor(E)`` on the grid, E exponential with mean one nat, as −log of a uniform is."""
     return _magnitude(grid, key, "exponential")[0]
 
 
-def logistic(grid: Grid, key: Key[Array, ""]) -> Fixed:
+def logistic(grid: FixedPointGrid, key: Key[Array, ""]) -> Fixed:
     """``floor(L)`` on the grid, L standard logistic.
 
     **Privacy.** With w the width of a cell, the log odds of ``x + L ≥ 0`` change by at most e^w for
