@@ -16,6 +16,7 @@ from numpyro.util import check_model_guide_match
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.additivity import Subject, require_additive
 from numpyro_dp.model.jaxprs import Program, Pruned, fingerprint, prune, trace_program
+from numpyro_dp.model.messages import explained, quoted
 from numpyro_dp.model.plates import GuidedRowRun, RowRun, WholePlates, in_plate, site_log_prob
 from numpyro_dp.model.programs import (
     Labelled,
@@ -25,7 +26,7 @@ from numpyro_dp.model.programs import (
     rows_program,
 )
 from numpyro_dp.model.records import Layout
-from numpyro_dp.model.structure import Structure, enumeration_dim, explained, key_struct, quoted
+from numpyro_dp.model.structure import Structure, enumeration_dim, key_struct
 
 Sites = OrderedDict[str, dict[str, Any]]
 Traces = tuple[Sites, Sites]
@@ -44,8 +45,7 @@ class Pair(NamedTuple):
     @property
     def local(self) -> tuple[str, ...]:
         """Latent sites that each record has of its own, drawn by the guide."""
-        inside = (s for s in self.structure.of_kind("latent") if s.inside(self.plate))
-        return tuple(s.name for s in inside)
+        return self.structure.inside(self.plate, "latent")
 
     def run(self, values: Mapping[str, Any], key: jax.Array, arrays: list[Any]) -> Traces:
         """Traces of guide and model on all records, as NumPyro's ``Trace_ELBO`` makes them."""
@@ -87,7 +87,7 @@ class Bound(NamedTuple):
 
 def trace_bound(pair: Pair, private_size: bool) -> Bound:
     """Trace a pair and judge it; raises before any data could be touched."""
-    rows = pair.layout.arrays[0].shape[0]
+    rows = pair.layout.rows
     starts, transforms = _parameters(pair, rows)
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), starts.out)
     whole = _label(pair, params, transforms, rows)
@@ -143,11 +143,11 @@ def _parameters(pair: Pair, rows: int) -> tuple[Program, dict[str, Any]]:
                     inside.add(name)
         return values
 
-    arrays = [leaf.struct(rows) for leaf in pair.layout.arrays]
+    arrays = pair.layout.structs(rows)
     with explained():
         program = trace_program(outline, key_struct(), arrays)
     # Three, of the few rows of a comparison, is the length of many a parameter.
-    one_each = {pair.layout.arrays[0].shape[0]} & {rows}
+    one_each = {pair.layout.rows} & {rows}
     for name, tree in program.out.items():
         shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
         listed = [shape for shape in shapes if name in inside or one_each & {*shape}]
@@ -158,17 +158,13 @@ def _parameters(pair: Pair, rows: int) -> tuple[Program, dict[str, Any]]:
                 "record's part of the guide from the record by shared parameters (an amortised "
                 "guide), or marginalise its latents"
             )
-    require_no_closure(_every(program), pair.layout, pair.num_records)
+    require_no_closure(prune(program), pair.layout, pair.num_records)
     return program, supports
-
-
-def _every(program: Program) -> Pruned:
-    return prune(program, [True] * len(jax.tree.leaves(program.out)))
 
 
 def _require_same_start(here: Program, there: Program, plate: str) -> None:
     """Compare what parameters start from on another number of records."""
-    if fingerprint(_every(here)) != fingerprint(_every(there)):
+    if fingerprint(prune(here)) != fingerprint(prune(there)):
         raise UnsupportedModelError(
             "the shape or starting value of a parameter depends on the number of records in plate "
             f"`{plate}`, which is private under add_remove: use a public constant instead"
@@ -229,12 +225,10 @@ def _label(
             "guide": {k: site_log_prob(s) for k, s in guide.items()},
         }
 
-    structs = [leaf.struct(rows) for leaf in pair.layout.arrays]
+    structs = pair.layout.structs(rows)
     with explained():
         program = trace_program(parts, _constrained(params, transforms), key_struct(), structs)
-    paths = jax.tree_util.tree_flatten_with_path(program.out)[0]
-    labels = tuple((path[0].key, path[1].key) for path, _ in paths)
-    return Labelled(program, labels, ("", *(leaf.name for leaf in pair.layout.arrays)))
+    return Labelled.of(program, ("", *(leaf.name for leaf in pair.layout.arrays)))
 
 
 def _reads(whole: Labelled, group: str, name: str) -> list[str]:
@@ -261,20 +255,15 @@ def _refuse_readers(whole: Labelled, group: str, pair: Pair) -> None:
 
 def _require_same(whole: Labelled, longer: Labelled, plate: str) -> list[str]:
     """Compare programs at two numbers of records; returns deterministic sites that differ."""
-    differing = []
-    for group, name in dict.fromkeys(whole.labels):
-        here, there = (
-            fingerprint(p.pruned(lambda lb, t=(group, name): lb == t)) for p in (whole, longer)
-        )
-        if here == there:
-            continue
+    dropped = []
+    for group, name in whole.differing(longer):
         if group != "deterministic":
             raise UnsupportedModelError(
                 f"model or guide at site `{name}` depends on the number of records in plate "
                 f"`{plate}`, which is private under add_remove: use a public constant instead"
             )
-        differing.append(name)
-    return differing
+        dropped.append(name)
+    return dropped
 
 
 def _term(pair: Pair, values: Mapping[str, Any]) -> Pruned:
@@ -293,10 +282,10 @@ def _term(pair: Pair, values: Mapping[str, Any]) -> Pruned:
     def term(values: dict[str, Any], arrays: list[Any], key: jax.Array) -> jax.Array:
         return guided(values, pair.layout.fill(arrays), key, 1)
 
-    structs = [leaf.struct(1) for leaf in pair.layout.arrays]
+    structs = pair.layout.structs(1)
     with explained(pair.plate, 1):
         program = trace_program(term, dict(values), structs, key_struct())
-    pruned = prune(program, [True])
+    pruned = prune(program)
     if np.shape(program.out) != ():
         raise UnsupportedModelError("a record's term must be a single number")
     require_one_record(pruned)

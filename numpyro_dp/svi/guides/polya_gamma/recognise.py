@@ -13,14 +13,15 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import random
 from jaxtyping import Array, Float
-from numpyro import handlers
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.glm import GLM, recognise
 from numpyro_dp.families.losses import Loss
 from numpyro_dp.families.predictor import constant_slopes, flat_position
+from numpyro_dp.families.sites import latent_sites
 from numpyro_dp.model.guided.guides import made_up_arguments
 from numpyro_dp.model.guided.model import Outline
+from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
 
 _FAMILIES = ("bernoulli", "binomial", "negative_binomial")
@@ -58,20 +59,12 @@ def read_latents(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
     coefficients, precisions = [], []
 
     def look() -> None:
-        # A check of values would be one of records, or of made-up ones that need not pass it.
-        with handlers.block(), dist.distribution.validation_enabled(False):
-            seeded = handlers.seed(model, random.key(0))
-            trace = handlers.trace(seeded).get_trace(*args, **kwargs)
-        for name, site in sorted(trace.items()):
-            if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
-                continue
-            fn = site["fn"]
-            while isinstance(fn, dist.ExpandedDistribution | dist.Independent):
-                fn = fn.base_dist
-            shape = jnp.shape(site["value"])
+        sites = latent_sites(model, (tuple(args), dict(kwargs)), random.key(0))
+        for name, site in sorted(sites.items()):
+            fn, shape = peeled(site["fn"]).fn, jnp.shape(site["value"])
             if isinstance(fn, dist.Gamma | dist.InverseGamma):
                 precisions.append((name, shape, isinstance(fn, dist.InverseGamma)))
-            else:
+            elif not fn.support.is_discrete:
                 coefficients.append((name, shape))
 
     jax.eval_shape(look)
@@ -237,15 +230,9 @@ def _gamma_laws(
     """Shape and rate of every precision's prior, in order."""
     if not latents.precisions:
         return np.zeros(0), np.zeros(0)
-    args, kwargs = arguments
-    with handlers.block():
-        seeded = handlers.seed(model, random.key(0))
-        trace = handlers.trace(seeded).get_trace(*args, **kwargs)
-    found = []
+    sites, found = latent_sites(model, arguments, random.key(0)), []
     for name, shape, _ in latents.precisions:
-        fn = trace[name]["fn"]
-        while isinstance(fn, dist.ExpandedDistribution | dist.Independent):
-            fn = fn.base_dist
+        fn = peeled(sites[name]["fn"]).fn
         found.append([np.broadcast_to(part, shape) for part in (fn.concentration, fn.rate)])
     shapes, rates = (np.concatenate([np.ravel(pair[k]) for pair in found]) for k in (0, 1))
     return shapes, rates
