@@ -16,16 +16,15 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
-from numpyro_dp.execution.account import Account, require_chargeable
-from numpyro_dp.execution.calibration import planned_sum
-from numpyro_dp.execution.facts import arithmetic
+from numpyro_dp.execution.account import Account
+from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.families.glm import recognise
 from numpyro_dp.mcmc.driver import MCMC
 from numpyro_dp.mcmc.metropolis.kernel import DPFastMH
 from numpyro_dp.mcmc.metropolis.privacy_filter import FilteredCharge
 from numpyro_dp.mcmc.metropolis.step import BoundMetropolis
-from numpyro_dp.mcmc.progress import steps_behind
+from numpyro_dp.mcmc.reserved import steps_behind
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel, private_model
 
@@ -121,41 +120,49 @@ def clipping_rate(
         >>> bool(0.1 < found.rate < 0.3), bool(found.privacy.epsilon <= 1)
         (True, True)
     """
-    require_chargeable("clipping_rate", rng_key, args, kwargs, positions)
-    arguments.check_noise(privacy, noise_multiplier)
-    if noise_multiplier is not None:
-        noise_multiplier = _validate.positive("noise_multiplier", noise_multiplier)
-    num_moves = _validate.positive_int("num_moves", num_moves)
-    key = as_typed_keys(rng_key, 1)
     kernel = _checked_kernel(mcmc)
     ledger = kernel.accountant if accountant is None else accountant
     account = Account("clipping_rate", ledger, secure=secure)
-    _check_relation(kernel, account)
-    wall = private_model(kernel.user_model, args, kwargs, data_plate=kernel.data_plate)
-    bound = _bound_as_run(mcmc, kernel, wall)
-    moves = _proposed(bound, mcmc, key, positions, num_moves)
-    records = tuple(wall.records(args, kwargs))
-    mechanism = planned_sum(
-        num_records=wall.num_records,
-        dim=1,
-        sampling_rate=1.0,
-        clip_norm=0.5,
-        num_steps=1,
-        delta=account.delta(privacy),
-        relation=account.relation,
-        noise=arguments.given_noise(privacy, noise_multiplier),
+    with account.opened("clipping_rate", rng_key, args, kwargs, positions) as run:
+        noise_multiplier = arguments.checked_noise(privacy, noise_multiplier)
+        num_moves = _validate.positive_int("num_moves", num_moves)
+        key = as_typed_keys(rng_key, 1)
+        _check_relation(kernel, account)
+        wall = private_model(kernel.user_model, args, kwargs, data_plate=kernel.data_plate)
+        size, bound = wall.num_records, _bound_as_run(mcmc, kernel, wall)
+        moves = _proposed(bound, mcmc, key, positions, num_moves)
+        records = tuple(wall.records(args, kwargs))
+        mechanism, noise_key = run.charge_once(
+            random.fold_in(key, 1),
+            privacy,
+            noise_multiplier,
+            num_records=size,
+            dim=1,
+            clip_norm=0.5,
+        )
+        # Past this, rounding would shrink shares, and so the mean of them.
+        shown = mechanism.unshrunk / mechanism.clip_norm
+        centred = float(_centred_share(mechanism, bound, shown, noise_key, moves, records)) / shown
+    facts = sum_facts(
+        mechanism,
+        "a count of records cut to their bound",
+        sampler="every record",
+        released=("the noisy share of cut terms",),
+        unit=slice_of(wall.plate),
+        num_records=size,
+        assumed_public=assumed_public(
+            size,
+            "the positions, which were released before, and the moves proposed from them",
+            "the model, its priors and every option of the kernel",
+            arguments=wall.public_inputs,
+        ),
     )
-    account.charge(mechanism.event(1), steps=1, total_variation=mechanism.tv_per_step)
-    noise_key = account.noise_key(random.fold_in(key, 1))
-    # Past this, rounding would shrink shares, and so the mean of them.
-    shown = mechanism.unshrunk / mechanism.clip_norm
-    centred = float(_centred_share(mechanism, bound, shown, noise_key, moves, records)) / shown
     return ClippingRate(
         # Cutting to what a share can be is post-processing.
         rate=min(max(centred + 0.5, 0.0), 1.0),
-        noise_sd=mechanism.noise_multiplier * mechanism.clip_norm / (shown * wall.num_records),
+        noise_sd=mechanism.noise_multiplier * mechanism.clip_norm / (shown * size),
         num_moves=int(jnp.sum(moves.tried)),
-        privacy=_report(mechanism, wall, account, account.delta(privacy)),
+        privacy=account.report(facts, delta=account.delta(privacy)),
     )
 
 
@@ -332,26 +339,3 @@ def _projected(bound: BoundMetropolis, record: list[Array]) -> Bool[Array, ""]:
     """Whether a record's row is longer than the kernel lets it be."""
     row = recognise(bound.wall).row(record)
     return ~(jnp.linalg.norm(row.x) <= _fixed_bound(bound) * (1 + _SLACK))
-
-
-def _report(
-    mechanism: PrivateSum, wall: PrivateModel, account: Account, delta: float
-) -> PrivacyReport:
-    return account.report(
-        delta=delta,
-        unit=f"one slice of plate '{wall.plate}'",
-        num_records=mechanism.num_records,
-        mechanism="Gaussian mechanism on a count of records cut to their bound",
-        sampler="every record",
-        sampling_rate=1.0,
-        clip_norm=mechanism.clip_norm,
-        noise_multiplier=mechanism.noise_multiplier,
-        released=("the noisy share of cut terms",),
-        assumed_public=(
-            f"the number of records ({mechanism.num_records})",
-            "the positions, which were released before, and the moves proposed from them",
-            "the model, its priors and every option of the kernel",
-            *(f"argument {name}" for name in wall.public_inputs),
-        ),
-        arithmetic=arithmetic(mechanism),
-    )

@@ -198,7 +198,7 @@ def _of_draws(
             "only the warm-up has run, and there are no posterior draws yet: call mcmc.run() first"
         )
     sites = mcmc.get_samples(group_by_chain=True)
-    given = _Given(mcmc, described.num_records)
+    given = _Given(mcmc, described.facts.num_records)
     latent, observable = given.prior(prior, sites)
     groups = {
         "posterior": sites,

@@ -7,17 +7,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import random
 from jaxtyping import Array, ArrayLike, Float
 
-from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
-from numpyro_dp.execution.account import Account, require_chargeable
-from numpyro_dp.execution.calibration import planned_sum
-from numpyro_dp.execution.facts import arithmetic
+from numpyro_dp.execution.account import Account
+from numpyro_dp.execution.facts import assumed_public, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.mechanisms import PrivateSum
 
@@ -77,36 +74,32 @@ def count_missing(
         >>> bool(abs(found.count - 500) < 6 * found.noise_sd), bool(found.noise_sd < 5)
         (True, True)
     """
-    require_chargeable("count_missing", rng_key, *arrays)
-    arguments.check_noise(privacy, noise_multiplier)
-    if noise_multiplier is not None:
-        noise_multiplier = _validate.positive("noise_multiplier", noise_multiplier)
-    key = as_typed_keys(rng_key, 1)
     account = Account("count_missing", accountant, secure=secure)
-    rows = _rows(arrays, account)
-    mechanism = planned_sum(
+    with account.opened("count_missing", rng_key, *arrays) as run:
+        noise_multiplier = arguments.checked_noise(privacy, noise_multiplier)
+        key = random.fold_in(as_typed_keys(rng_key, 1), 0)
+        rows = _rows(arrays, account)
+        mechanism, noise_key = run.charge_once(
+            key, privacy, noise_multiplier, num_records=rows, dim=1, clip_norm=0.5
+        )
+        records = [arguments.single_precision(array) for array in arrays]
+        # A half that rounding would shrink, in every record alike, is no half any more.
+        half = mechanism.unshrunk
+        centred = float(_centred_count(mechanism, half, noise_key, records)) / (2 * half)
+    facts = sum_facts(
+        mechanism,
+        "a count of records with missing values",
+        sampler="every record",
+        released=("the noisy number of records with missing values",),
+        unit="one row of the arrays",
         num_records=rows,
-        dim=1,
-        sampling_rate=1.0,
-        clip_norm=0.5,
-        num_steps=1,
-        delta=account.delta(privacy),
-        relation=account.relation,
-        noise=arguments.given_noise(privacy, noise_multiplier),
+        assumed_public=assumed_public(rows),
     )
-    account.charge(mechanism.event(1), steps=1, total_variation=mechanism.tv_per_step)
-    noise_key = account.noise_key(random.fold_in(key, 0))
-    # NumPy would warn of a number past single precision: a word on somebody's record.
-    with np.errstate(all="ignore"):
-        records = [jnp.asarray(array, jnp.float32) for array in arrays]
-    # A half that rounding would shrink, in every record alike, is no half any more.
-    half = mechanism.unshrunk
-    centred = float(_centred_count(mechanism, half, noise_key, records)) / (2 * half)
     return MissingCount(
         # Cutting to what a count can be is post-processing.
         count=min(max(centred + rows / 2, 0.0), float(rows)),
         noise_sd=mechanism.noise_multiplier * mechanism.clip_norm / (2 * half),
-        privacy=_report(mechanism, account, account.delta(privacy)),
+        privacy=account.report(facts, delta=account.delta(privacy)),
     )
 
 
@@ -135,19 +128,3 @@ def _centred_count(
         return jnp.where(jnp.any(jnp.stack(missing)), half, -half)[None]
 
     return mechanism.release(key, centred, records)[0]
-
-
-def _report(mechanism: PrivateSum, account: Account, delta: float) -> PrivacyReport:
-    return account.report(
-        delta=delta,
-        unit="one row of the arrays",
-        num_records=mechanism.num_records,
-        mechanism="Gaussian mechanism on a count of records with missing values",
-        sampler="every record",
-        sampling_rate=1.0,
-        clip_norm=mechanism.clip_norm,
-        noise_multiplier=mechanism.noise_multiplier,
-        released=("the noisy number of records with missing values",),
-        assumed_public=(f"the number of records ({mechanism.num_records})",),
-        arithmetic=arithmetic(mechanism),
-    )

@@ -16,8 +16,9 @@ from jax import lax, random
 from jaxtyping import Array
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, calibrate
+from numpyro_dp.accounting import Accountant, Budget, calibrate
 from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.estimators.noise import Tilt
 from numpyro_dp.estimators.problem import Problem, problem
 from numpyro_dp.estimators.release import LatticeOutput
@@ -28,8 +29,9 @@ from numpyro_dp.estimators.solver import (
     minimise,
     num_iterations,
 )
-from numpyro_dp.execution.account import Account, require_chargeable
+from numpyro_dp.execution.account import Account
 from numpyro_dp.execution.arguments import check_noise
+from numpyro_dp.execution.facts import assumed_public, slice_of
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.families.glm import GLM, GaussianPrior, gaussian_prior, recognise
 from numpyro_dp.families.losses import Loss, Row
@@ -151,23 +153,23 @@ class PerturbationEstimator:
         :raises ValueError: an argument is out of range, or the guarantee would need more
             iterations than ``max_iterations``.
         """
-        require_chargeable(f"{type(self).__name__}.run", rng_key, args, kwargs)
-        keys = as_typed_keys(rng_key, 1)
-        private_size = self._account.private_size
-        wall = private_model(
-            self.model, args, kwargs, data_plate=self.data_plate, private_size=private_size
-        )
-        glm, plan = self.plan(wall)
-        records = wall.records(args, kwargs)
-        self._account.charge(plan.event, steps=1, total_variation=plan.total_variation)
-        key = self._account.noise_key(keys)
-        point = _solve_and_release(glm, plan, records, key, private_size)
+        with self._account.opened(f"{type(self).__name__}.run", rng_key, args, kwargs) as run:
+            keys = as_typed_keys(rng_key, 1)
+            private_size = self._account.private_size
+            wall = private_model(
+                self.model, args, kwargs, data_plate=self.data_plate, private_size=private_size
+            )
+            glm, plan = self.plan(wall)
+            records = wall.records(args, kwargs)
+            paid = {"steps": 1, "total_variation": plan.total_variation}
+            key = run.charge(plan.event, keys, **paid)
+            point = _solve_and_release(glm, plan, records, key, private_size)
         z = flat_position(wall)[0](jnp.asarray(point))
         constrained = wall.constrain(z)
         return EstimatorResult(
             params={f"{name}_auto_loc": value for name, value in constrained.items()},
             sites={**constrained, **wall.deterministics(z)},
-            privacy=self._report(wall, glm, plan),
+            privacy=self._account.report(self._facts(wall, plan), delta=self.delta),
         )
 
     def plan(self, wall: PrivateModel) -> tuple[GLM, Plan]:
@@ -225,24 +227,20 @@ class PerturbationEstimator:
             )
         return tolerance, count
 
-    def _report(self, wall: PrivateModel, glm: GLM, plan: Plan) -> PrivacyReport:
+    def _facts(self, wall: PrivateModel, plan: Plan) -> RunFacts:
         size = None if self._account.private_size else wall.num_records
-        return self._account.report(
-            delta=self.delta,
-            unit=f"one slice of plate '{wall.plate}'",
-            num_records=size,
+        options = "the model, its priors and every option of the estimator"
+        return RunFacts(
             mechanism=self._mechanism(),
             sampler="every record",
             sampling_rate=1.0,
             clip_norm=plan.contribution,
             noise_multiplier=plan.noise_multiplier,
             released=("the noisy minimiser",),
-            assumed_public=(
-                *(() if size is None else (f"the number of records ({size})",)),
-                "the model, its priors and every option of the estimator",
-                *(f"argument {name}" for name in wall.public_inputs),
-            ),
             arithmetic=_ARITHMETIC,
+            unit=slice_of(wall.plate),
+            num_records=size,
+            assumed_public=assumed_public(size, options, arguments=wall.public_inputs),
             notes=_notes(plan),
         )
 

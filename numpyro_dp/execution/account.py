@@ -1,25 +1,40 @@
-"""The account of one object: what its runs were charged, before they touched a record."""
+"""A charged run: the one way from a call to the records.
+
+A front end opens a run on its :class:`Account`, prepares it, charges it, and gets the key of its
+noise from the charge; at the end it asks the account for the report. What every run owes is said
+here once: no charge under a trace or in several processes, one run at a time, no error that tells
+a private number of records, no key before the charge, every condition in every report.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, Relation
 from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.execution.arguments import given_noise
+from numpyro_dp.execution.calibration import planned_sum
 from numpyro_dp.execution.keys import INSECURE, RANDOMNESS, is_traced, seeded_key
 from numpyro_dp.mechanisms._checks import refuse_several_processes
+from numpyro_dp.mechanisms.private_sum import PrivateSum
 from numpyro_dp.mechanisms.random import os_key
+from numpyro_dp.model.redaction import unnumbered
+
+T = TypeVar("T")
 
 
-def require_chargeable(called: str, *inputs: Any) -> None:
+def require_chargeable(called: str, *inputs: Any, remedy: str | None = None) -> None:
     """Refuse a call that one charge would not cover: under a trace, or in several processes.
 
     :param called: what was called, for the message.
     :param inputs: everything it was given.
+    :param remedy: what to do in place of calling it outside.
     :raises ValueError: something given, or fresh, is traced: charged once, it would run many times.
     :raises RuntimeError: this is one of several processes.
     """
@@ -27,7 +42,7 @@ def require_chargeable(called: str, *inputs: Any) -> None:
     if is_traced(*inputs):
         raise ValueError(
             f"{called} was called inside a JAX transformation: it would be charged once and could "
-            "be executed many times. Call it outside jit, vmap and pmap"
+            f"be executed many times. {remedy or 'Call it outside jit, vmap and pmap'}"
         )
 
 
@@ -37,17 +52,21 @@ class Charge(NamedTuple):
     - **event**: everything that the run releases.
     - **steps**: private steps of the run.
     - **total_variation**: distance to the ideal mechanism, outside the privacy loss distribution.
+    - **label**: what the ledger calls it; empty for the owner's name.
+    - **warmup_steps**: those of the steps that are warm-up.
+    - **conditions**: what its guarantee depends on.
     """
 
     event: DpEvent
     steps: int
     total_variation: float
+    label: str = ""
+    warmup_steps: int = 0
+    conditions: tuple[str, ...] = ()
 
 
 class Account:
     """What the runs of one object were charged, and what all of them have in common.
-
-    The object asks it for a charge, then for the key of the noise, and at the end for the report.
 
     :param owner: class of the object, which labels its charges.
     :param accountant: the ledger that must agree; ``None`` for an unbounded one of its own.
@@ -55,8 +74,8 @@ class Account:
         conditional.
     :raises ValueError: ``accountant`` is something else.
 
-    **Privacy.** A charge is durable before :meth:`charge` returns and is never taken back; each
-    one is part of every later report of the object. Copies and pickles take the charges along.
+    **Privacy.** A charge is durable before a run has a key, and is never taken back; each one is
+    part of every later report of the object. Copies and pickles take the charges along.
     """
 
     def __init__(self, owner: str, accountant: Accountant | None, *, secure: bool) -> None:
@@ -79,57 +98,57 @@ class Account:
         return self.relation == "add_remove"
 
     @property
-    def steps(self) -> int:
-        """Private steps charged so far."""
-        return sum(charge.steps for charge in self.charges)
+    def conditions(self) -> tuple[str, ...]:
+        """What all charges together depend on, once each."""
+        own = () if self.secure else (INSECURE,)
+        found = [each for charge in self.charges for each in charge.conditions]
+        return tuple(dict.fromkeys((*found, *own)))
 
     def delta(self, privacy: Budget | None) -> float:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
         return self.accountant.stated_delta if privacy is None else privacy.delta
 
     @contextmanager
-    def alone(self) -> Generator[None]:
-        """Hold off other runs of the same object.
+    def opened(self, called: str, *inputs: Any, remedy: str | None = None) -> Generator[ChargedRun]:
+        """A run of the object, while no other is under way.
 
-        :raises RuntimeError: one is under way.
+        :param called: what the user called, for messages.
+        :param inputs: everything that was given to it.
+        :param remedy: as for :func:`require_chargeable`.
+        :raises ValueError: the call is traced.
+        :raises RuntimeError: another run is under way, or this is one of several processes.
         """
+        require_chargeable(called, *inputs, remedy=remedy)
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(f"this {self.owner} object is already running in another thread")
         try:
-            yield
+            yield ChargedRun(self)
         finally:
             self._lock.release()
 
-    def charge(self, event: DpEvent, *, steps: int, total_variation: float) -> None:
-        """Charge a run before it touches a record.
-
-        :raises BudgetExceededError: the ledger refuses; nothing was charged.
-        """
-        condition = None if self.secure else INSECURE
-        self.accountant.charge(event, label=self.owner, condition=condition)
-        self.charges.append(Charge(event, steps, total_variation))
-
-    def noise_key(self, user_key: Any) -> Any:
-        """A fresh key for noise and batches, or one that is a function of the caller's."""
-        return os_key() if self.secure else seeded_key(user_key)
-
-    def report(self, *, delta: float, **facts: Any) -> PrivacyReport:
+    def report(
+        self, facts: RunFacts, *, delta: float, num_chains: int = 1, given: Sequence[str] = ()
+    ) -> PrivacyReport:
         """The report of all charges.
 
-        :param facts: what else :meth:`PrivacyReport.build` takes; there are no chains.
+        :param facts: what the last run says about itself.
+        :param delta: δ at which ε is stated.
+        :param num_chains: chains of a run.
+        :param given: what the caller supplied that no charge covers.
         """
         return PrivacyReport.build(
-            entries=[(self.owner, charge.event) for charge in self.charges],
+            facts,
+            entries=[(charge.label or self.owner, charge.event) for charge in self.charges],
             relation=self.relation,
             delta=delta,
-            steps=self.steps,
-            warmup_steps=0,
-            num_chains=1,
+            steps=sum(charge.steps for charge in self.charges),
+            warmup_steps=sum(charge.warmup_steps for charge in self.charges),
+            num_chains=num_chains,
             overflow_delta=sum(charge.total_variation for charge in self.charges),
-            conditions=() if self.secure else (INSECURE,),
+            conditions=self.conditions,
+            given=given,
             randomness=RANDOMNESS[self.secure],
             accountant=self.accountant,
-            **facts,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -138,3 +157,61 @@ class Account:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class ChargedRun:
+    """One run of an object; made by :meth:`Account.opened`."""
+
+    account: Account
+
+    def prepared(self, prepare: Callable[..., T], *args: Any) -> T:
+        """What comes before the charge; where the number of records is private, no error tells it.
+
+        :raises UnsupportedModelError: as ``prepare`` does.
+        :raises ValueError: likewise.
+        """
+        return unnumbered(self.account.private_size, prepare, *args)
+
+    def charge(self, event: DpEvent, user_key: Any, **known: Any) -> Any:
+        """Charge the run before it touches a record.
+
+        :param event: everything that it releases.
+        :param user_key: the caller's typed key or keys.
+        :param known: the other fields of :class:`Charge`.
+        :returns: the key of noise and batches: a fresh one, or a function of the caller's.
+        :raises BudgetExceededError: the ledger refuses; nothing was charged.
+        """
+        account, charge = self.account, Charge(event, **known)
+        own = () if account.secure else (INSECURE,)
+        conditions = dict.fromkeys((*charge.conditions, *own))
+        account.accountant.charge(
+            event, label=charge.label or account.owner, condition="; ".join(conditions) or None
+        )
+        account.charges.append(charge)
+        return self.key(user_key)
+
+    def charge_once(
+        self, user_key: Any, privacy: Budget | None, noise_multiplier: float | None, **shape: Any
+    ) -> tuple[PrivateSum, Any]:
+        """Charge one release of a sum over all records, as :meth:`charge` does.
+
+        :param privacy: its budget; or
+        :param noise_multiplier: its noise.
+        :param shape: records, coordinates and bound of :meth:`PrivateSum.create`.
+        :returns: the sum, and the key of its noise.
+        """
+        mechanism = planned_sum(
+            sampling_rate=1.0,
+            num_steps=1,
+            delta=self.account.delta(privacy),
+            relation=self.account.relation,
+            noise=given_noise(privacy, noise_multiplier),
+            **shape,
+        )
+        paid = {"steps": 1, "total_variation": mechanism.tv_per_step}
+        return mechanism, self.charge(mechanism.event(1), user_key, **paid)
+
+    def key(self, user_key: Any) -> Any:
+        """A key without a charge: for what an earlier one covers, or what draws nothing."""
+        return os_key() if self.account.secure else seeded_key(user_key)

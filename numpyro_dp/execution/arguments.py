@@ -27,6 +27,14 @@ def check_noise(privacy: Budget | None, noise_multiplier: object) -> None:
         )
 
 
+def checked_noise(privacy: Budget | None, noise_multiplier: float | None) -> float | None:
+    """The noise multiplier of one release, which is positive; see :func:`check_noise`."""
+    check_noise(privacy, noise_multiplier)
+    if noise_multiplier is None:
+        return None
+    return _validate.positive("noise_multiplier", noise_multiplier)
+
+
 def given_noise(privacy: Budget | None, noise_multiplier: float | None) -> float | Budget:
     """The one of the two that was given."""
     if privacy is not None:
@@ -121,3 +129,9 @@ def require_numbers(name: str, array: Any, shape: str) -> None:
             f"{name} must be a NumPy or JAX array of real numbers, of shape {shape}, with NaN for "
             f"what is missing, got {given}"
         )
+
+
+def single_precision(array: Any) -> jax.Array:
+    """Records in float32, without a word on a number past it, which would be one on a record."""
+    with np.errstate(all="ignore"):
+        return jnp.asarray(array, jnp.float32)

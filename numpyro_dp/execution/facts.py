@@ -1,7 +1,11 @@
-"""What reports say of a private sum, in words."""
+"""What reports say of a private sum, and of what is taken as public, in words."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 
 _LATTICE = (
@@ -14,15 +18,46 @@ _ROW_BY_ROW = (
 )
 
 
-def sampler(mechanism: PrivateSum, unit: str) -> str:
-    """How records come to take part in a release; ``unit`` has a draw of its own."""
-    if mechanism.sampling_rate == 1:
-        return "every record in every step"
-    return f"Poisson sampling, rate {mechanism.sampling_rate:.6g}, a fresh draw for each {unit}"
+def sum_facts(mechanism: PrivateSum, summands: str, *, draw: str = "step", **said: Any) -> RunFacts:
+    """The facts of a run that releases a private sum.
+
+    :param mechanism: the sum.
+    :param summands: what is added up, in words.
+    :param draw: what has a batch of its own.
+    :param said: further fields of :class:`RunFacts`, or others in place of the sum's.
+    """
+    rate, private = mechanism.sampling_rate, mechanism.is_private
+    batches = f"Poisson sampling, rate {rate:.6g}, a fresh draw for each {draw}"
+    lattice = _LATTICE + (_ROW_BY_ROW if mechanism.max_records is not None else "")
+    found: dict[str, Any] = {
+        "mechanism": f"Gaussian mechanism on {summands}" if private else _unprotected(summands),
+        "sampler": "every record in every step" if rate == 1 else batches,
+        "sampling_rate": rate,
+        "clip_norm": mechanism.clip_norm,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "overflow_delta": mechanism.tv_per_step,
+        "arithmetic": lattice if private else "floating point",
+    }
+    return RunFacts(**(found | said))
 
 
-def arithmetic(mechanism: PrivateSum) -> str:
-    """How a release holds in the machine's own arithmetic."""
-    if not mechanism.is_private:
-        return "floating point"
-    return _LATTICE + (_ROW_BY_ROW if mechanism.max_records is not None else "")
+def _unprotected(summands: str) -> str:
+    return f"none: un-noised, unclipped {'gradients' if 'gradient' in summands else 'statistics'}"
+
+
+def slice_of(plate: str) -> str:
+    """The unit of privacy of a model."""
+    return f"one slice of plate '{plate}'"
+
+
+def assumed_public(
+    num_records: int | None, *options: str, arguments: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """What a guarantee takes as public.
+
+    :param num_records: number of records, ``None`` where it is private.
+    :param options: what of the object, in words.
+    :param arguments: names of the model's public arguments.
+    """
+    size = () if num_records is None else (f"the number of records ({num_records})",)
+    return (*size, *options, *(f"argument {name}" for name in arguments))

@@ -14,6 +14,9 @@ from numpyro_dp.accounting.events import DpEvent
 
 _EPSILON_POINTS = 20
 
+# Numbers of steps, ascending up to all of them, and the ε reached by then.
+EpsilonTable = tuple[tuple[int, float], ...]
+
 
 class Costed(Protocol):
     """A run's releases, fixed and hashable."""
@@ -27,31 +30,46 @@ class Costed(Protocol):
 
 @contextlib.contextmanager
 def steps_bar(
-    plan: Costed, num_steps: int, relation: Relation, delta: float, shown: bool
-) -> Generator[Callable[[int], None]]:
-    """Yield what shows a number of steps done, with the ε reached by then."""
-    if not shown:
-        yield lambda done: None
-        return
-    table = _epsilon_table(plan, num_steps, relation, delta)
-    with tqdm.auto.tqdm(total=num_steps, mininterval=0) as shown_bar:
+    total: int, table: EpsilonTable, *, shown: bool, form: Callable[[float], str] = rounded_up
+) -> Generator[Callable[..., None]]:
+    """Yield what shows a number of steps done, with the ε reached by then.
 
-        def show(done: int) -> None:
-            reached = next(epsilon for count, epsilon in table if done <= count)
-            text = f"ε={rounded_up(reached)} of {rounded_up(table[-1][1])} charged"
-            shown_bar.set_postfix_str(text, refresh=False)
-            shown_bar.update(done - shown_bar.n)
+    :param total: steps of the bar.
+    :param table: of :func:`epsilon_table`; without one the bar shows no ε.
+    :param shown: whether there is a bar.
+    :param form: how ε is written, never too small.
+    """
+    if not shown:
+        yield lambda *_, **__: None
+        return
+    with tqdm.auto.tqdm(total=total, mininterval=0) as bar:
+
+        def show(done: int, reached: int | None = None, phase: str | None = None) -> None:
+            bar.set_description(phase, refresh=False)
+            # Rounded up to the next point of the table: the bar never shows less than was spent.
+            steps = done if reached is None else reached
+            epsilon = next((epsilon for count, epsilon in table if steps <= count), None)
+            text = "" if epsilon is None else f"ε={form(epsilon)} of {form(table[-1][1])} charged"
+            bar.set_postfix_str(text, refresh=False)
+            bar.update(done - bar.n)
 
         yield show
 
 
+def epsilon_table(
+    run: Costed, num_steps: int, relation: Relation, delta: float, shown: bool
+) -> EpsilonTable:
+    """ε after some 20 numbers of steps up to all of them: what the bar looks up.
+
+    :param shown: whether there is a bar; the table of none is empty.
+    """
+    return _table(run, num_steps, relation, delta) if shown and num_steps else ()
+
+
 @lru_cache(maxsize=64)
-def _epsilon_table(
-    plan: Costed, num_steps: int, relation: Relation, delta: float
-) -> tuple[tuple[int, float], ...]:
-    """ε after some 20 numbers of steps up to all of them: what the bar looks up."""
+def _table(run: Costed, num_steps: int, relation: Relation, delta: float) -> EpsilonTable:
     counts = sorted({-(-num_steps * k // _EPSILON_POINTS) for k in range(1, _EPSILON_POINTS + 1)})
     return tuple(
-        (count, privacy_curve(plan.cost(count, num_steps), relation).epsilon(delta))
+        (count, privacy_curve(run.cost(count, num_steps), relation).epsilon(delta))
         for count in counts
     )

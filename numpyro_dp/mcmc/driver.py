@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpyro.infer
-import tqdm.auto
 from jax import random
 from jax.sharding import NamedSharding
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Accountant, PrivacyReport, rounded_down, rounded_up
-from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
-from numpyro_dp.execution.account import require_chargeable
-from numpyro_dp.execution.keys import INSECURE, as_typed_keys, scrub, seeded_key
+from numpyro_dp.accounting import PrivacyReport, rounded_down, rounded_up
+from numpyro_dp.accounting.events import ComposedDpEvent
+from numpyro_dp.execution.account import Account, ChargedRun
+from numpyro_dp.execution.keys import INSECURE, as_typed_keys, scrub
+from numpyro_dp.execution.progress import EpsilonTable, steps_bar
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect, over_devices
-from numpyro_dp.mcmc.progress import cents_up, epsilon_table, steps_behind
-from numpyro_dp.mcmc.report import (
-    GIVEN_START,
-    GIVEN_STATE,
-    Described,
-    describe,
-    statement,
-)
-from numpyro_dp.mcmc.reserved import Reserved
+from numpyro_dp.mcmc.progress import ChainsCost, cents_up
+from numpyro_dp.mcmc.report import GIVEN_START, GIVEN_STATE, Described
+from numpyro_dp.mcmc.reserved import Reserved, steps_behind
 from numpyro_dp.mcmc.setup import readied
 from numpyro_dp.mcmc.start import first_positions
-from numpyro_dp.mechanisms import os_key
 
 _BAR_UPDATES = 50
 
@@ -119,27 +110,22 @@ class MCMC(numpyro.infer.MCMC):
             progress_rate=progress_rate,
             jit_model_args=True,
         )
-        self._secure = secure
         # The noise belongs to one complete run as announced here; later runs reuse it.
         self._planned_steps = (num_warmup + num_samples) * kernel.steps_per_sample * num_chains
         self._given_accountant = kernel.accountant
-        self._accountant = kernel.accountant if kernel.accountant is not None else Accountant()
-        self._charges: list[tuple[str, DpEvent]] = []
+        self._account = Account("MCMC", kernel.accountant, secure=secure)
         self._reserved: Reserved | None = None
         self._bound: BoundKernel | None = None
         self._described: Described | None = None
         self._given: dict[str, None] = {}
-        self._conditions: dict[str, None] = {}
-        self._steps_run = self._warmup_run = 0
-        self._epsilon_table: tuple[tuple[int, float], ...] = ()
+        self._epsilon_table: EpsilonTable = ()
         self._steps_before_chain = 0
         self._spread: NamedSharding | None = None
-        self._lock = threading.Lock()
 
     @property
     def secure(self) -> bool:
         """Whether the noise comes from keys of the operating system; fixed at construction."""
-        return self._secure
+        return self._account.secure
 
     @property
     def post_warmup_state(self) -> Any:
@@ -165,17 +151,11 @@ class MCMC(numpyro.infer.MCMC):
         described = self._described
         if described is None:
             raise RuntimeError("nothing has run yet: call run() before asking for its privacy")
-        return statement(
-            described,
-            charges=self._charges,
-            steps=self._steps_run,
-            warmup=self._warmup_run,
-            num_chains=self.num_chains,
+        return self._account.report(
+            described.told,
             delta=self.sampler.delta,
-            secure=self._secure,
-            conditions=tuple(self._conditions),
-            given=self._given,
-            accountant=self._accountant,
+            num_chains=self.num_chains,
+            given=tuple(self._given),
         )
 
     def run(
@@ -201,14 +181,12 @@ class MCMC(numpyro.infer.MCMC):
         :raises UnsupportedModelError: the model cannot be split into records.
         :raises ValueError: an argument is out of range, or of the wrong kind.
         """
-        require_chargeable("MCMC.run", rng_key, args, kwargs, init_params, self._warmup_state)
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError("this MCMC object is already running in another thread")
-        try:
-            self._charge_and_run(rng_key, args, kwargs, tuple(extra_fields), init_params)
-        finally:
-            self._forget()
-            self._lock.release()
+        inputs = (args, kwargs, init_params)
+        with self._account.opened("MCMC.run", rng_key, *inputs, self._warmup_state) as charged:
+            try:
+                self._charge_and_run(charged, rng_key, *inputs, tuple(extra_fields))
+            finally:
+                self._forget()
 
     def _check_kernel(self) -> None:
         kernel = self.sampler
@@ -223,43 +201,38 @@ class MCMC(numpyro.infer.MCMC):
                 "num_warmup=0"
             )
 
-    def _charge_and_run(self, rng_key, args, kwargs, extra_fields, init_params) -> None:
+    def _charge_and_run(
+        self, charged: ChargedRun, rng_key, args, kwargs, init_params, extra_fields
+    ) -> None:
         self._check_kernel()
-        kernel = self.sampler
-        keys = as_typed_keys(rng_key, self.num_chains)
-        relation = self._accountant.relation
-        bound, first, start, records = readied(
-            kernel,
-            relation,
-            keys,
-            args,
-            kwargs,
-            init_params,
-            num_steps=self._planned_steps,
-            num_chains=self.num_chains,
-            extra_fields=extra_fields,
-            postprocess_fn=self.postprocess_fn,
-        )
+        kernel, chains = self.sampler, int(self.num_chains)
+        keys, relation = as_typed_keys(rng_key, chains), self._account.relation
+        inputs = (kernel, relation, keys, args, kwargs, init_params)
+        fixed = (self._planned_steps, chains, extra_fields, self.postprocess_fn)
+        bound, first, start, records = charged.prepared(readied, *inputs, *fixed)
         resumed = self._warmup_state is not None
         transitions = self.num_samples if resumed else self._collection_params["upper"]
         # The attributes can be set to numbers that wrap around, or that pay others' steps.
         announced = int(self.num_samples)
         if announced < 0 or int(self.num_warmup) < 0:
             raise ValueError("num_warmup and num_samples must not be negative")
-        each = bound.steps_per_sample * int(self.num_chains)
+        each = bound.steps_per_sample * chains
         steps = int(transitions) * each
         paid = self._take_reserved(bound, steps)
-        noise_key = os_key() if self._secure else seeded_key(keys)
         if resumed or not steps:
             first = None
         if steps and not paid:
             warming_up = self._collection_params["phase"] == "warmup"
-            self._charge(bound, steps, first, later=announced * each if warming_up else 0)
+            later = announced * each if warming_up else 0
+            noise_key = self._charge(charged, keys, bound, steps, first, later)
+        else:
+            noise_key = charged.key(keys)
         if first is not None:
             noise_key, first_key = random.split(noise_key)
-            start = first_positions(first, first_key, start, records, self.num_chains)
+            start = first_positions(first, first_key, start, records, chains)
         self._bound = self.sampler = bound
-        self._described = describe(bound, private_size=relation == "add_remove")
+        facts = bound.stated(private_size=self._account.private_size)
+        self._described = Described(facts, bound.steps_per_sample)
         if init_params is not None:
             self._given[GIVEN_START] = None
         self._steps_before_chain = paid
@@ -291,41 +264,45 @@ class MCMC(numpyro.infer.MCMC):
         return reserved.done if reserved.covers(bound, steps, self.num_chains, state) else 0
 
     def _charge(
-        self, bound: BoundKernel, steps: int, first: BoundKernel | None, *, later: int
-    ) -> None:
+        self,
+        charged: ChargedRun,
+        keys: Any,
+        bound: BoundKernel,
+        steps: int,
+        first: BoundKernel | None,
+        later: int,
+    ) -> Any:
         """Charge ``steps``, and those that :meth:`run` will take ``later`` with them."""
         label, chains = type(self.sampler).__name__, self.num_chains
         behind = 0 if self._warmup_state is None else steps_behind(self._warmup_state)
         warmup, steps = steps, steps + later
         event = bound.event(steps, start=behind, num_chains=chains)
         reserved = Reserved(event, warmup, later, chains, bound.wall.plate) if later else None
+        in_turn, account = self.chain_method == "sequential", self._account
+        cost = ChainsCost(bound, first, steps // chains, behind, chains, in_turn)
         # Without a bar now, one that is switched on later must not show another charge.
-        self._epsilon_table = ()
-        if self.progress_bar:
-            relation, delta = self._accountant.relation, self.sampler.delta
-            in_turn = self.chain_method == "sequential"
-            self._epsilon_table = epsilon_table(
-                bound, first, steps, behind, chains, in_turn, relation, delta
-            )
-            if in_turn and later:
-                # Chains take turns twice: only the end of the table is sure to be reached by none.
-                self._epsilon_table = self._epsilon_table[-1:]
-        before = 0
+        table = cost.table(account.relation, self.sampler.delta, self.progress_bar)
+        # Chains take turns twice: only the end of the table is sure to be reached by none.
+        self._epsilon_table = table[-1:] if in_turn and later else table
+        warmup = self.num_warmup * bound.steps_per_sample * chains
+        warmup = min(warmup, steps) if self._warmup_state is None else 0
+        conditions = [c for part in (first, bound) if part for c in part.facts().conditions]
         if first is not None:
             before = first.steps_per_sample * chains
             event = ComposedDpEvent([first.event(before, num_chains=chains), event])
             label += f" after {type(self.sampler.init_kernel).__name__}"
-        conditions = [c for part in (first, bound) if part for c in part.facts().conditions]
-        if not self._secure:
-            conditions.append(INSECURE)
-        condition = "; ".join(dict.fromkeys(conditions)) or None
-        self._accountant.charge(event, label=label, condition=condition)
-        self._conditions.update(dict.fromkeys(conditions))
-        self._charges.append((label, event))
+            steps += before
+        key = charged.charge(
+            event,
+            keys,
+            label=label,
+            steps=steps,
+            warmup_steps=warmup,
+            total_variation=bound.facts().overflow_delta * steps,
+            conditions=tuple(conditions),
+        )
         self._reserved = reserved
-        self._steps_run += steps + before
-        if self._warmup_state is None:
-            self._warmup_run += min(self.num_warmup * bound.steps_per_sample * chains, steps)
+        return key
 
     def _single_chain_mcmc(self, init, args, kwargs, collect_fields, remove_sites):
         rng_key, state, z = init
@@ -351,35 +328,22 @@ class MCMC(numpyro.infer.MCMC):
             # Without a bar a few pieces remain, so that Ctrl-C is answered.
             chunks=_BAR_UPDATES if self.progress_bar else 10,
         )
-        with self._bar(upper) as bar:
+        shown = self.progress_bar and upper > 0
+        with steps_bar(upper, self._epsilon_table, shown=shown, form=cents_up) as show:
             for done, state, collection in pieces:  # noqa: B007 - the last one is the result
-                if bar is not None:
+                if shown:
                     jax.block_until_ready(state.i)
-                    self._show(bar, done, lower)
+                    show(done, *self._reached(done, lower))
         if self.chain_method == "sequential":
             self._steps_before_chain += upper * bound.steps_per_sample
         return jax.tree.map(lambda rows: rows[:size], collection), state
 
-    def _bar(self, upper: int) -> Any:
-        shown = self.progress_bar and upper > 0
-        return tqdm.auto.tqdm(total=upper, mininterval=0) if shown else contextlib.nullcontext()
-
-    def _show(self, bar: Any, done: int, lower: int) -> None:
+    def _reached(self, done: int, lower: int) -> tuple[int, str]:
+        """Steps of all chains by now, and the phase they are in."""
         phase = self._collection_params["phase"] or ("warmup" if done <= lower else "sample")
-        bar.set_description(phase, refresh=False)
-        bar.set_postfix_str(self._reached(done), refresh=False)
-        bar.update(done - bar.n)
-
-    def _reached(self, done: int) -> str:
-        """ε of this run's steps so far, and of all it was charged for, as the bar shows it."""
-        table = self._epsilon_table
-        # Rounded up to the next point of the table: the bar never shows less than was spent.
         parallel = self.num_chains if self.chain_method == "vectorized" else 1
-        steps = self._steps_before_chain + done * self.sampler.steps_per_sample * parallel
-        reached = next((epsilon for count, epsilon in table if steps <= count), None)
-        if reached is None:
-            return ""
-        return f"ε={cents_up(reached)} of {cents_up(table[-1][1])} charged"
+        steps = done * self.sampler.steps_per_sample * parallel
+        return self._steps_before_chain + steps, phase
 
     def _forget(self) -> None:
         """Leave neither records nor keys in this object, whatever happened."""
@@ -405,14 +369,15 @@ class MCMC(numpyro.infer.MCMC):
         spent = (
             f"ε={rounded_up(report.epsilon)} at δ={report.delta:.3g} spent by this object's runs "
             f"({report.relation}, unit: {report.unit}"
-            f"{'' if self._secure else f', if {INSECURE}'})"
+            f"{'' if self.secure else f', if {INSECURE}'})"
         )
-        if self._accountant.budget is None:
+        accountant = self._account.accountant
+        if accountant.budget is None:
             return spent
-        where = f" in '{self._accountant.path}'" if self._accountant.path else ""
-        stated = self._accountant.stated_delta
+        where = f" in '{accountant.path}'" if accountant.path else ""
+        stated = accountant.stated_delta
         at = "" if stated == report.delta else f" at δ={stated:.3g}"
-        return f"{spent}; ε={rounded_down(self._accountant.remaining())} left{at}{where}"
+        return f"{spent}; ε={rounded_down(accountant.remaining())} left{at}{where}"
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()
@@ -420,7 +385,6 @@ class MCMC(numpyro.infer.MCMC):
             _args=(),
             _kwargs={},
             _init_state_cache={},
-            _lock=None,
             _epsilon_table=(),
             _bound=None,
             # Two copies would each take the samples that were charged once.
@@ -429,7 +393,3 @@ class MCMC(numpyro.infer.MCMC):
             _warmup_state=scrub(self._warmup_state),
         )
         return state
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()

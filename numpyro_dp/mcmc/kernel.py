@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -22,41 +22,10 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_dp import _validate
 from numpyro_dp.accounting import DEFAULT_DELTA, Accountant, Budget, Relation
 from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.execution.facts import assumed_public, slice_of
 from numpyro_dp.mcmc import plain
 from numpyro_dp.model.private_model import PrivateModel
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What a bound kernel says about itself in a privacy report: public values only.
-
-    :param mechanism: the private mechanism in words.
-    :param sampler: how records enter a step, in words.
-    :param sampling_rate: inclusion probability of a record in one step.
-    :param clip_norm: L2 bound on one record's contribution.
-    :param noise_multiplier: noise standard deviation divided by ``clip_norm``, or words.
-    :param overflow_delta: failure probability of one step outside the Gaussian accounting.
-    :param released: names of the quantities that leave the wall.
-    :param arithmetic: how the release holds in machine arithmetic, in words.
-    :param notes: what the user should know about these draws, the most harmful first.
-    :param signs: what a table of the draws says of them in short, where they are no posterior.
-    :param remarks: further notes on which nothing is to be done.
-    :param conditions: what the guarantee depends on beside this; an accountant with a budget
-        refuses a run with any, unless it allows conditional charges.
-    """
-
-    mechanism: str
-    sampler: str
-    sampling_rate: float
-    clip_norm: float
-    noise_multiplier: float | str
-    overflow_delta: float
-    released: tuple[str, ...]
-    arithmetic: str
-    notes: tuple[str, ...] = ()
-    signs: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-    conditions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,7 +147,16 @@ class BoundKernel(MCMCKernel):
 
     @abstractmethod
     def facts(self) -> RunFacts:
-        """What the report says about a run of this kernel."""
+        """What the report says about a run of this kernel on any model."""
+
+    def stated(self, *, private_size: bool) -> RunFacts:
+        """The same of a run on this model."""
+        model, options = self.wall, "the model, its priors and every option of the kernel"
+        size = None if private_size else model.num_records
+        public = assumed_public(size, options, arguments=model.public_inputs)
+        return replace(
+            self.facts(), unit=slice_of(model.plate), num_records=size, assumed_public=public
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

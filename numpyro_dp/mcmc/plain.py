@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +18,18 @@ import numpy as np
 from jax import lax, random
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from numpyro_dp.execution.keys import as_typed_keys, is_traced
+from numpyro_dp.execution.account import Account, require_chargeable
+from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.mcmc.start import starting_positions
-from numpyro_dp.mechanisms import CHACHA20, os_key, scrubbed
+from numpyro_dp.mechanisms import CHACHA20, scrubbed
 from numpyro_dp.mechanisms._checks import refuse_several_processes
 from numpyro_dp.model.private_model import private_model
-from numpyro_dp.model.redaction import unnumbered
-
-if TYPE_CHECKING:
-    from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 
 _DIGEST_WORDS = 4
+_INSTEAD = (
+    "Use numpyro_dp.MCMC, or 'sequential' or 'vectorized' chains: chain_method='parallel' and "
+    "callables are transformations"
+)
 
 
 class MeteredState(NamedTuple):
@@ -49,16 +50,10 @@ class MeteredState(NamedTuple):
     inner: Any
 
 
-def begin(
-    kernel: PrivateKernel, rng_key: Any, init_params: Any, args: tuple, kwargs: dict
-) -> MeteredState:
+def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict) -> MeteredState:
     """Charge ``num_steps`` for each key, then start the chains; see the module's docstring."""
-    name = type(kernel).__name__
-    if is_traced(rng_key, args, kwargs, init_params):
-        raise ValueError(
-            f"{name} cannot start inside a JAX transformation (chain_method='parallel' or a "
-            "callable): use numpyro_dp.MCMC, or 'sequential' or 'vectorized' chains"
-        )
+    name, inputs = type(kernel).__name__, (rng_key, args, kwargs, init_params)
+    require_chargeable(name, *inputs, remedy=_INSTEAD)
     if _typed(rng_key) and random.key_impl(rng_key) == CHACHA20:
         # NumPyro's own example resumes with post_warmup_state.rng_key. A state can be resumed
         # twice, and noise that two runs share is no noise in their difference.
@@ -84,25 +79,32 @@ def begin(
     keys = as_typed_keys(rng_key, rng_key.shape[0] if _batched(rng_key) else 1)
     chains = max(keys.size, 1)
 
-    def ready() -> tuple[BoundKernel, dict]:
+    def ready() -> tuple[Any, dict]:
         bound = bound_for(kernel, keys, args, kwargs)
         return bound, starting_positions(
             bound.wall, kernel.init_strategy, keys, init_params, chains
         )
 
-    bound, z = unnumbered(kernel.relation == "add_remove", ready)
-    event = bound.event(kernel.num_steps * chains, num_chains=chains)
-    condition = "; ".join(bound.facts().conditions) or None
-    kernel.accountant.charge(event, label=name, condition=condition)
-    secret, decoy = (
-        random.split(os_key(), keys.shape) if keys.ndim else os_key() for _ in range(2)
-    )
+    with Account(name, kernel.accountant, secure=True).opened(name, *inputs) as charged:
+        bound, z = charged.prepared(ready)
+        facts, steps = bound.facts(), kernel.num_steps * chains
+        key = charged.charge(
+            bound.event(steps, num_chains=chains),
+            keys,
+            steps=steps,
+            total_variation=facts.overflow_delta * steps,
+            conditions=facts.conditions,
+        )
+    # Siblings tell nothing of each other, and the decoy is seen.
+    secret, decoy = random.split(key)
+    if keys.ndim:
+        secret, decoy = (random.split(each, keys.shape) for each in (secret, decoy))
     inner = bound.init(secret, 0, z)
     digest = jnp.broadcast_to(_digest(kernel, bound, chains), (*keys.shape, _DIGEST_WORDS))
     return MeteredState(inner.i, inner.z, decoy, random.key_data(decoy), digest, inner)
 
 
-def proceed(kernel: PrivateKernel, state: MeteredState, args: tuple, kwargs: dict) -> MeteredState:
+def proceed(kernel: Any, state: MeteredState, args: tuple, kwargs: dict) -> MeteredState:
     """One sample; NaN, without touching the records, once the charge is used up."""
     bound = bound_for(kernel, state.i, args, kwargs)
     records = bound.wall.records(args, kwargs)
@@ -125,7 +127,7 @@ def proceed(kernel: PrivateKernel, state: MeteredState, args: tuple, kwargs: dic
     return state._replace(i=inner.i, z=inner.z, inner=inner)
 
 
-def _may_step(kernel: PrivateKernel, bound: BoundKernel, state: MeteredState) -> Bool[Array, ""]:
+def _may_step(kernel: Any, bound: Any, state: MeteredState) -> Bool[Array, ""]:
     words = random.key_data(state.rng_key)
     if words.shape != state.tag.shape:
         return jnp.zeros((), bool)  # a key of another kind: NumPyro resumed with the caller's
@@ -135,7 +137,7 @@ def _may_step(kernel: PrivateKernel, bound: BoundKernel, state: MeteredState) ->
     return own_key & own_kernel & jnp.all(state.i + bound.steps_per_sample <= _limit(kernel))
 
 
-def bound_for(kernel: PrivateKernel, chains: Any, args: tuple, kwargs: dict) -> BoundKernel:
+def bound_for(kernel: Any, chains: Any, args: tuple, kwargs: dict) -> Any:
     """The bound kernel for these arguments; found again in caches, under a trace too.
 
     All that touches records comes through here, in ``init`` and in each step.
@@ -155,7 +157,7 @@ def bound_for(kernel: PrivateKernel, chains: Any, args: tuple, kwargs: dict) -> 
     )
 
 
-def _digest(kernel: PrivateKernel, bound: BoundKernel, num_chains: int) -> UInt32[Array, " words"]:
+def _digest(kernel: Any, bound: Any, num_chains: int) -> UInt32[Array, " words"]:
     """What was charged, in a few words that a state can carry."""
     event = bound.event(max(_limit(kernel), 1) * num_chains, num_chains=num_chains)
     text = repr((event, bound.facts(), bound.wall.plate))
@@ -170,5 +172,5 @@ def _typed(rng_key: Any) -> bool:
     return jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
 
 
-def _limit(kernel: PrivateKernel) -> int:
+def _limit(kernel: Any) -> int:
     return 0 if kernel.num_steps is None else kernel.num_steps

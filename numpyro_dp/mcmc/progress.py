@@ -1,76 +1,61 @@
-"""How far a run is: steps behind a state, and the ε that the bar shows."""
+"""What the steps of several chains cost, in the order in which their bar counts them."""
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-
-from numpyro_dp.accounting import Relation, privacy_curve
-from numpyro_dp.accounting.events import ComposedDpEvent
+from numpyro_dp.accounting import Relation
+from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.execution.progress import EpsilonTable, epsilon_table
 from numpyro_dp.mcmc.kernel import BoundKernel
 
-_EPSILON_POINTS = 20
-# Far enough from where a 32-bit counter wraps for any run to finish.
-_LAST_STEP = 1 << 30
 
+@dataclass(frozen=True)
+class ChainsCost:
+    """The steps of a run, ``group`` of them at a time.
 
-def steps_behind(state: Any) -> int:
-    """Private steps that every chain of ``state`` has behind it.
-
-    :raises ValueError: when the chains disagree: a noise schedule would be charged for the steps
-        of one and used at those of another.
+    :param bound: the bound kernel.
+    :param first: the kernel whose one sample starts every chain, or ``None``.
+    :param each: steps of a chain.
+    :param behind: steps that each chain has behind it.
+    :param num_chains: chains.
+    :param in_turn: whether each chain ends before the next begins, which matters where the noise
+        changes from step to step.
     """
-    counters = np.unique(np.asarray(state.i))
-    if counters.size != 1:
-        raise ValueError(
-            f"post_warmup_state has chains with different step counters ({counters.tolist()}): "
-            "resume from a state as a run has left it"
-        )
-    if not 0 <= counters[0] < _LAST_STEP:
-        raise ValueError(
-            f"post_warmup_state has the step counter {counters[0]}: resume from a state as a run "
-            "has left it"
-        )
-    return int(counters[0])
 
+    bound: BoundKernel
+    first: BoundKernel | None
+    each: int
+    behind: int
+    num_chains: int
+    in_turn: bool
 
-@lru_cache(maxsize=64)
-def epsilon_table(
-    bound: BoundKernel,
-    first: BoundKernel | None,
-    steps: int,
-    behind: int,
-    num_chains: int,
-    in_turn: bool,
-    relation: Relation,
-    delta: float,
-) -> tuple[tuple[int, float], ...]:
-    """ε after some 20 numbers of steps up to ``steps``: what the bar looks up.
+    @property
+    def group(self) -> int:
+        """Steps that are taken side by side."""
+        return 1 if self.in_turn else self.num_chains
 
-    ``in_turn`` says that each chain ends before the next begins, which matters where the noise
-    changes from step to step; ``first`` is the kernel whose one sample starts every chain.
-    """
-    each = steps // num_chains
-    group = 1 if in_turn else num_chains
-    total = steps // group
-    counts = sorted({-(-total * k // _EPSILON_POINTS) for k in range(1, _EPSILON_POINTS + 1)})
-
-    def epsilon(count: int) -> float:
-        whole, rest = divmod(count * group, each) if in_turn else (0, count)
+    def cost(self, done: int, num_steps: int) -> DpEvent:
+        """What the first ``done`` groups cost."""
+        whole, rest = divmod(done, self.each) if self.in_turn else (0, done)
         parts = []
-        if first is not None:
-            before = first.steps_per_sample * num_chains
-            parts.append(first.event(before, num_chains=num_chains))
+        if self.first is not None:
+            before = self.first.steps_per_sample * self.num_chains
+            parts.append(self.first.event(before, num_chains=self.num_chains))
         if whole:
-            parts.append(bound.event(whole * each, start=behind, num_chains=whole))
+            steps = whole * self.each
+            parts.append(self.bound.event(steps, start=self.behind, num_chains=whole))
         if rest:
-            parts.append(bound.event(rest * group, start=behind, num_chains=group))
-        return privacy_curve(ComposedDpEvent(parts), relation).epsilon(delta)
+            steps = rest * self.group
+            parts.append(self.bound.event(steps, start=self.behind, num_chains=self.group))
+        return ComposedDpEvent(parts)
 
-    return tuple((count * group, epsilon(count)) for count in counts)
+    def table(self, relation: Relation, delta: float, shown: bool) -> EpsilonTable:
+        """ε by number of steps, over all chains."""
+        groups = self.each * self.num_chains // self.group
+        found = epsilon_table(self, groups, relation, delta, shown)
+        return tuple((count * self.group, epsilon) for count, epsilon in found)
 
 
 def cents_up(epsilon: float) -> str:

@@ -1,12 +1,36 @@
-"""Samples that were charged together with their warm-up, and not drawn yet."""
+"""Steps behind a state, and samples that were charged together with their warm-up."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.kernel import BoundKernel
-from numpyro_dp.mcmc.progress import steps_behind
+
+# Far enough from where a 32-bit counter wraps for any run to finish.
+_LAST_STEP = 1 << 30
+
+
+def steps_behind(state: Any) -> int:
+    """Private steps that every chain of ``state`` has behind it.
+
+    :raises ValueError: when the chains disagree: a noise schedule would be charged for the steps
+        of one and used at those of another.
+    """
+    counters = np.unique(np.asarray(state.i))
+    if counters.size != 1:
+        raise ValueError(
+            f"post_warmup_state has chains with different step counters ({counters.tolist()}): "
+            "resume from a state as a run has left it"
+        )
+    if not 0 <= counters[0] < _LAST_STEP:
+        raise ValueError(
+            f"post_warmup_state has the step counter {counters[0]}: resume from a state as a run "
+            "has left it"
+        )
+    return int(counters[0])
 
 
 class Reserved(NamedTuple):

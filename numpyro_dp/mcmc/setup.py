@@ -13,7 +13,6 @@ from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.model.private_model import private_model
 from numpyro_dp.model.records import read_arguments
-from numpyro_dp.model.redaction import unnumbered
 
 _SECRET = ("rng_key",)
 
@@ -66,7 +65,6 @@ def readied(
     args: tuple,
     kwargs: dict,
     init_params: Any,
-    *,
     num_steps: int,
     num_chains: int,
     extra_fields: Sequence[str],
@@ -85,35 +83,29 @@ def readied(
     :param extra_fields: fields of the state to be collected.
     :param postprocess_fn: what the caller makes of a draw.
     :raises UnsupportedModelError: when the model cannot be split, or code names the records.
-    :raises ValueError: when anything else does not fit. Under ``add_remove`` no error says how many
-        records there are.
+    :raises ValueError: when anything else does not fit.
     """
     private_size = relation == "add_remove"
+    wall = private_model(
+        kernel.user_model, args, kwargs, data_plate=kernel.data_plate, private_size=private_size
+    )
+    given = read_arguments(kernel.user_model, args, kwargs)[1]
+    if postprocess_fn is not None:
+        wall.require_handed("postprocess_fn", postprocess_fn, given)
 
-    def ready() -> Ready:
-        wall = private_model(
-            kernel.user_model, args, kwargs, data_plate=kernel.data_plate, private_size=private_size
+    def bind(each: PrivateKernel, num_steps: int) -> BoundKernel:
+        return each.bind(
+            wall,
+            num_steps=num_steps,
+            relation=relation,
+            delta=kernel.delta,
+            num_chains=num_chains,
+            records=given,
         )
-        given = read_arguments(kernel.user_model, args, kwargs)[1]
-        if postprocess_fn is not None:
-            wall.require_handed("postprocess_fn", postprocess_fn, given)
 
-        def bind(kernel: PrivateKernel, num_steps: int, delta: float) -> BoundKernel:
-            return kernel.bind(
-                wall,
-                num_steps=num_steps,
-                relation=relation,
-                delta=delta,
-                num_chains=num_chains,
-                records=given,
-            )
-
-        first, bound = None, bind(kernel, num_steps, kernel.delta)
-        if kernel.init_kernel is not None:
-            each = num_chains * kernel.init_kernel.steps_per_sample
-            first = bind(kernel.init_kernel, each, kernel.delta)
-        start = starting_positions(wall, kernel.init_strategy, keys, init_params, num_chains)
-        check_fields(bound, start, extra_fields)
-        return Ready(bound, first, start, tuple(wall.records(args, kwargs)))
-
-    return unnumbered(private_size, ready)
+    bound, first = bind(kernel, num_steps), kernel.init_kernel
+    if first is not None:
+        first = bind(first, num_chains * first.steps_per_sample)
+    start = starting_positions(wall, kernel.init_strategy, keys, init_params, num_chains)
+    check_fields(bound, start, extra_fields)
+    return Ready(bound, first, start, tuple(wall.records(args, kwargs)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,6 @@ from jax import random
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp.model.private_model import PrivateModel
-
-if TYPE_CHECKING:
-    from numpyro_dp.mcmc.kernel import BoundKernel
 
 # Close to the middle of every prior: a private run has few steps to spend on the way to the mode.
 _NEAR_ZERO = init_to_uniform(radius=0.1)
@@ -56,7 +53,7 @@ def _drawn(wall: PrivateModel, strategy: Any, keys: Any) -> dict:
 
 
 def first_positions(
-    kernel: BoundKernel, rng_key: Any, start: dict, records: tuple, num_chains: int
+    kernel: Any, rng_key: Any, start: dict, records: tuple, num_chains: int
 ) -> dict:
     """Where one sample of another (already charged) kernel takes each chain.
 
@@ -72,5 +69,5 @@ def first_positions(
 
 
 @partial(jax.jit, static_argnums=0)
-def _one_sample(kernel: BoundKernel, state: Any, records: tuple) -> dict:
+def _one_sample(kernel: Any, state: Any, records: tuple) -> dict:
     return kernel.sample(state, records).z

@@ -16,9 +16,8 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
-from numpyro_dp.execution.account import Account, require_chargeable
-from numpyro_dp.execution.calibration import planned_sum
-from numpyro_dp.execution.facts import arithmetic
+from numpyro_dp.execution.account import Account
+from numpyro_dp.execution.facts import assumed_public, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.mechanisms import PrivateSum
 
@@ -107,9 +106,7 @@ class PrivateCentre:
             raise ValueError(
                 f"intercept must be the number of a column, got {_validate.shown(self.intercept)}"
             )
-        arguments.check_noise(self.privacy, self.noise_multiplier)
-        if self.noise_multiplier is not None:
-            _validate.positive("noise_multiplier", self.noise_multiplier)
+        arguments.checked_noise(self.privacy, self.noise_multiplier)
         account = Account(type(self).__name__, self.accountant, secure=self.secure)
         object.__setattr__(self, "_account", account)
 
@@ -128,29 +125,30 @@ class PrivateCentre:
         :raises UnsupportedModelError: the number of rows is private.
         :raises ValueError: an argument is out of range, or of the wrong kind.
         """
-        require_chargeable("PrivateCentre.run", rng_key, x)
-        key = as_typed_keys(rng_key, 1)
-        arguments.require_numbers("x", x, "(records, columns)")
-        columns = self._columns(x.shape)
-        mechanism = planned_sum(
-            num_records=x.shape[0],
-            dim=len(columns),
-            sampling_rate=1.0,
-            clip_norm=float(self.row_norm),
-            num_steps=1,
-            delta=self.delta,
-            relation=self._account.relation,
-            noise=arguments.given_noise(self.privacy, self.noise_multiplier),
-        )
-        distance = mechanism.tv_per_step
-        self._account.charge(mechanism.event(1), steps=1, total_variation=distance)
-        noise_key = self._account.noise_key(random.fold_in(key, 0))
-        # NumPy would warn of a number past single precision: a word on somebody's record.
-        with np.errstate(all="ignore"):
-            rows = jnp.asarray(x, jnp.float32)
-        mean = _mean(mechanism, columns, noise_key, rows)
+        with self._account.opened("PrivateCentre.run", rng_key, x) as run:
+            key = random.fold_in(as_typed_keys(rng_key, 1), 0)
+            arguments.require_numbers("x", x, "(records, columns)")
+            columns = self._columns(x.shape)
+            size, bound = x.shape[0], float(self.row_norm)
+            shape = {"num_records": size, "dim": len(columns), "clip_norm": bound}
+            mechanism, noise_key = run.charge_once(
+                key, self.privacy, self.noise_multiplier, **shape
+            )
+            mean = _mean(mechanism, columns, noise_key, arguments.single_precision(x))
         shift = jnp.zeros(x.shape[1], mean.dtype).at[np.array(columns)].set(mean)
-        return CentredInputs(shift, self._intercept(x.shape[1]), self._report(mechanism))
+        facts = sum_facts(
+            mechanism,
+            "the sum of clipped rows",
+            sampler="every record",
+            released=("the noisy mean of the inputs",),
+            unit="one row of x",
+            num_records=size,
+            assumed_public=assumed_public(
+                size, "row_norm, the intercept's column and every option"
+            ),
+        )
+        report = self._account.report(facts, delta=self.delta)
+        return CentredInputs(shift, self._intercept(x.shape[1]), report)
 
     def _columns(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if self._account.private_size:
@@ -172,24 +170,6 @@ class PrivateCentre:
         if not -columns <= self.intercept < columns:
             raise ValueError(f"intercept={self.intercept} is no column of x, which has {columns}")
         return self.intercept % columns
-
-    def _report(self, mechanism: PrivateSum) -> PrivacyReport:
-        return self._account.report(
-            delta=self.delta,
-            unit="one row of x",
-            num_records=mechanism.num_records,
-            mechanism="Gaussian mechanism on the sum of clipped rows",
-            sampler="every record",
-            sampling_rate=1.0,
-            clip_norm=mechanism.clip_norm,
-            noise_multiplier=mechanism.noise_multiplier,
-            released=("the noisy mean of the inputs",),
-            assumed_public=(
-                f"the number of records ({mechanism.num_records})",
-                "row_norm, the intercept's column and every option",
-            ),
-            arithmetic=arithmetic(mechanism),
-        )
 
 
 @partial(jax.jit, static_argnums=(0, 1))

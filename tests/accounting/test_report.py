@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import mpmath
 import pytest
@@ -15,6 +15,7 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     to_json,
 )
+from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.accounting.report.risk import attack_risk
 
 EVENT = SelfComposedDpEvent(PoissonSampledDpEvent(0.05, GaussianDpEvent(4.0)), 100)
@@ -35,14 +36,15 @@ def build(**changes):
         "steps": 100,
         "warmup_steps": 20,
         "num_chains": 4,
-        "overflow_delta": 0.0,
         "released": ("the position after every step",),
         "assumed_public": ("the number of records",),
-        "conditions": (),
         "randomness": "ChaCha20 keys from the operating system",
         "arithmetic": "integers",
     }
-    return PrivacyReport.build(**{**facts, **changes})
+    given = {**facts, **changes}
+    names = {field.name for field in fields(RunFacts)} - {"conditions"}
+    told = {name: given.pop(name) for name in names & set(given)}
+    return PrivacyReport.build(RunFacts(**told), **given)
 
 
 def test_numbers_come_from_the_events():

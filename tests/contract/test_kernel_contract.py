@@ -205,9 +205,9 @@ def test_two_threads_cannot_share_one_object(name, data):
     mcmc = ndp.MCMC(
         make(name, logistic), num_warmup=warmup(name, 1), num_samples=2, progress_bar=False
     )
-    with mcmc._lock, pytest.raises(RuntimeError, match="another thread"):
+    with mcmc._account._lock, pytest.raises(RuntimeError, match="another thread"):
         mcmc.run(jax.random.key(0), *data)
-    assert isinstance(mcmc._lock, type(threading.Lock()))
+    assert isinstance(mcmc._account._lock, type(threading.Lock()))
 
 
 @every_kernel

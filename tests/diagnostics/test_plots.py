@@ -14,6 +14,7 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
+from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.diagnostics.plots import plot_budget, plot_epsilon_by_step, plot_privacy_curve
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -53,10 +54,7 @@ def test_the_curve_is_the_guarantee(accountant, axes):
 
 
 def test_a_report_and_its_result_draw_the_same_curve(axes):
-    report = PrivacyReport.build(
-        entries=[("run", GaussianDpEvent(4.0))],
-        relation="replace_one",
-        delta=1e-6,
+    facts = RunFacts(
         unit="one slice of plate 'people'",
         num_records=10,
         mechanism="Gaussian",
@@ -64,15 +62,16 @@ def test_a_report_and_its_result_draw_the_same_curve(axes):
         sampling_rate=1.0,
         clip_norm=1.0,
         noise_multiplier=4.0,
-        steps=1,
-        warmup_steps=0,
-        num_chains=1,
-        overflow_delta=0.0,
         released=("z",),
-        assumed_public=(),
-        conditions=(),
-        randomness="none",
         arithmetic="none",
+    )
+    report = PrivacyReport.build(
+        facts,
+        entries=[("run", GaussianDpEvent(4.0))],
+        relation="replace_one",
+        delta=1e-6,
+        steps=1,
+        randomness="none",
     )
 
     class Result:

@@ -305,7 +305,7 @@ def test_only_the_announced_samples_were_charged_with_the_warmup(data, change):
         mcmc.post_warmup_state = mcmc.post_warmup_state._replace(z=mcmc.last_state.z)
     elif change == "copy":
         mcmc = pickle.loads(pickle.dumps(mcmc))
-        accountant = mcmc._accountant
+        accountant = mcmc._account.accountant
     else:
         mcmc.run(jax.random.key(1), *data)
         mcmc.post_warmup_state = mcmc.last_state

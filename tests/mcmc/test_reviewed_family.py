@@ -103,7 +103,7 @@ def test_what_a_run_leaves_is_not_spent_by_every_run_that_goes_on_from_it():
             delta=kernel.delta,
         ).plan.charge
         assert 0 < left_of(mcmc.last_state) <= 4 * filter_.per_step
-        charged = mcmc._charges[-1][1].events[0].rho
+        charged = mcmc._account.charges[-1].event.events[0].rho
         assert left_of(mcmc.last_state) * filter_.rho_unit <= charged
 
 

@@ -158,7 +158,7 @@ def test_a_run_inside_a_transformation_and_stable_updates_are_refused(data):
         jax.jit(lambda key: made.run(key, 3, *data).params)(KEY)
     with pytest.raises(ValueError, match="stable_update"):
         run(made, data, stable_update=True)
-    with made._account.alone(), pytest.raises(RuntimeError, match="another thread"):
+    with made._account.opened("DPSVI.run"), pytest.raises(RuntimeError, match="another thread"):
         run(made, data)
 
 

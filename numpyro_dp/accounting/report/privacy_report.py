@@ -12,12 +12,16 @@ from numpyro_dp.accounting.curve import privacy_curve
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, from_json, to_json
 from numpyro_dp.accounting.relation import check_relation, relation_text
 from numpyro_dp.accounting.report import render as rendering
+from numpyro_dp.accounting.report.facts import RunFacts, Statement
 from numpyro_dp.accounting.report.risk import FALSE_POSITIVE_RATE, attack_risk
 from numpyro_dp.accounting.spending import guarantee
 from numpyro_dp.accounting.versions import versions
 
 _SCHEMA = "numpyro_dp.PrivacyReport/1"
 _CURVE_DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
+# What a report repeats of a run's facts as it stands.
+_TOLD = ("unit", "num_records", "mechanism", "sampler", "sampling_rate", "clip_norm")
+_TOLD += ("noise_multiplier", "released", "arithmetic", "notes")
 _NOT_COVERED = (
     "side channels (run time, memory, power) and whoever can read the machine's memory",
     "anything computed from the records by other means, diagnostics and plots included",
@@ -25,105 +29,44 @@ _NOT_COVERED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivacyReport:
+class PrivacyReport(Statement):
     """The privacy statement of one result.
 
     Made by ``build``. ``str`` is the statement in words; ``epsilon`` never stands alone: unit,
-    relation, δ and conditions are beside it in every form. ``ledger_…`` fields describe the whole
-    ledger that the charges went to, everything else this result's own charges.
+    relation, δ and conditions are beside it in every form.
     """
-
-    epsilon: float
-    delta: float
-    curve: tuple[tuple[float, float], ...]
-    variant: str
-    relation: str
-    relation_text: str
-    unit: str
-    user_level: str
-    num_records: int | None
-    mechanism: str
-    sampler: str
-    sampling_rate: float | None
-    clip_norm: float | None
-    noise_multiplier: float | str | None
-    noise_std: float | None
-    steps: int
-    warmup_steps: int
-    num_chains: int
-    overflow_delta: float
-    released: tuple[str, ...]
-    assumed_public: tuple[str, ...]
-    not_covered: tuple[str, ...]
-    conditions: tuple[str, ...]
-    tuning: str
-    randomness: str
-    arithmetic: str
-    notes: tuple[str, ...]
-    advantage: float
-    tpr_at_fpr: float
-    fpr: float
-    attacker_certainty: float
-    earlier_runs: int | None
-    ledger_epsilon: float | None
-    ledger_delta: float | None
-    ledger_budget: float | None
-    ledger_left: float | None
-    ledger_path: str | None
-    ledger_guarantee: str | None = None
-    events: tuple[tuple[str, str], ...]
-    versions: tuple[tuple[str, str], ...]
-    created_at: str
 
     @classmethod
     def build(
         cls,
+        facts: RunFacts,
         *,
         entries: Sequence[tuple[str, DpEvent]],
         relation: str,
         delta: float,
-        unit: str,
-        num_records: int | None,
-        mechanism: str,
-        sampler: str,
-        sampling_rate: float | None,
-        clip_norm: float | None,
-        noise_multiplier: float | str | None,
         steps: int,
-        warmup_steps: int,
-        num_chains: int,
-        overflow_delta: float,
-        released: Sequence[str],
-        assumed_public: Sequence[str],
-        conditions: Sequence[str],
         randomness: str,
-        arithmetic: str,
-        notes: Sequence[str] = (),
+        warmup_steps: int = 0,
+        num_chains: int = 1,
+        overflow_delta: float = 0.0,
+        conditions: Sequence[str] = (),
+        given: Sequence[str] = (),
         earlier_runs: int | None = None,
         accountant: Accountant | None = None,
     ) -> "PrivacyReport":
         """Return the report of the charges ``entries``.
 
+        :param facts: what the run says about itself.
         :param entries: label and event of each charge of this result, in order.
         :param relation: neighbouring relation of the guarantee.
         :param delta: δ at which ε is stated.
-        :param unit: what is protected, such as ``"one slice of plate 'people'"``.
-        :param num_records: number of records when public, None when private.
-        :param mechanism: the private mechanism, in words.
-        :param sampler: how records are chosen for a step, in words.
-        :param sampling_rate: chance of each record to take part in a step.
-        :param clip_norm: bound on one record's contribution.
-        :param noise_multiplier: standard deviation of the noise over ``clip_norm``, or words.
         :param steps: private steps, all chains and warm-up included.
-        :param warmup_steps: those of them that were warm-up.
+        :param randomness: source of the noise.
+        :param warmup_steps: those of the steps that were warm-up.
         :param num_chains: number of chains.
         :param overflow_delta: total variation outside the privacy loss distribution.
-        :param released: what leaves the wall.
-        :param assumed_public: what the guarantee takes as public.
         :param conditions: what the guarantee depends on; empty when nothing.
-        :param randomness: source of the noise.
-        :param arithmetic: how rounding is dealt with.
-        :param notes: further sentences.
+        :param given: what the caller supplied that this ε does not cover.
         :param earlier_runs: entries of the ledger before this result's; counted when None.
         :param accountant: whose ledger the charges went to.
         :returns: The report; every ε in it is an upper bound.
@@ -142,36 +85,27 @@ class PrivacyReport:
             variant=_variant(curve.private, conditions),
             relation=checked,
             relation_text=relation_text(checked),
-            unit=unit,
-            user_level=rendering.user_level(unit),
-            num_records=num_records,
-            mechanism=mechanism,
-            sampler=sampler,
-            sampling_rate=sampling_rate,
-            clip_norm=clip_norm,
-            noise_multiplier=noise_multiplier,
-            noise_std=_noise_std(clip_norm, noise_multiplier),
+            user_level=rendering.user_level(facts.unit),
+            noise_std=_noise_std(facts.clip_norm, facts.noise_multiplier),
             steps=steps,
             warmup_steps=warmup_steps,
             num_chains=num_chains,
             overflow_delta=overflow_delta,
-            released=tuple(released),
-            assumed_public=tuple(assumed_public),
+            assumed_public=(*facts.assumed_public, *given),
             not_covered=_NOT_COVERED,
             conditions=tuple(conditions),
             tuning=rendering.tuning(earlier),
             randomness=randomness,
-            arithmetic=arithmetic,
-            notes=tuple(notes),
             advantage=risk.advantage,
             tpr_at_fpr=risk.true_positive_rate,
             fpr=FALSE_POSITIVE_RATE,
             attacker_certainty=risk.certainty,
             earlier_runs=earlier,
-            **ledger,
             events=tuple((label, to_json(charged)) for label, charged in entries),
             versions=tuple(versions().items()),
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            **{name: getattr(facts, name) for name in _TOLD},
+            **ledger,
         )
 
     def recompute(self) -> float:

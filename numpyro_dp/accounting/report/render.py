@@ -3,12 +3,9 @@
 import math
 from html import escape
 from textwrap import fill
-from typing import TYPE_CHECKING
 
+from numpyro_dp.accounting.report.facts import Statement
 from numpyro_dp.accounting.rounding import rounded_down, rounded_up
-
-if TYPE_CHECKING:
-    from numpyro_dp.accounting.report.privacy_report import PrivacyReport
 
 _WIDTH = 100
 _NAME = 18
@@ -40,15 +37,15 @@ def _number(value: float | str | None, digits: int = 4) -> str:
     return rounded_up(value, digits)
 
 
-def _left(report: "PrivacyReport") -> str:
+def _left(report: Statement) -> str:
     return "not stated" if report.ledger_left is None else rounded_down(report.ledger_left)
 
 
-def _pair(report: "PrivacyReport") -> str:
+def _pair(report: Statement) -> str:
     return f"ε = {_number(report.epsilon)} at δ = {report.delta:.3g}"
 
 
-def statement(report: "PrivacyReport") -> str:
+def statement(report: Statement) -> str:
     """Return the guarantee as one paragraph."""
     records = (
         "a private number of records"
@@ -80,7 +77,7 @@ def statement(report: "PrivacyReport") -> str:
     )
 
 
-def _facts(report: "PrivacyReport") -> list[tuple[str, str]]:
+def _facts(report: Statement) -> list[tuple[str, str]]:
     curve = ", ".join(f"{_number(epsilon, 3)} at {delta:.0e}" for delta, epsilon in report.curve)
     settings = (
         f"clip norm {_number(report.clip_norm)}, noise multiplier "
@@ -118,7 +115,7 @@ def _facts(report: "PrivacyReport") -> list[tuple[str, str]]:
     return [*lines, ("charges", charges), ("versions", f"{used}; {report.created_at}")]
 
 
-def _ledger(report: "PrivacyReport") -> str:
+def _ledger(report: Statement) -> str:
     where = report.ledger_path or "in memory"
     spent = f"ε = {_number(report.ledger_epsilon)} at δ = {_number(report.ledger_delta, 3)}"
     if report.ledger_budget is None:
@@ -127,7 +124,7 @@ def _ledger(report: "PrivacyReport") -> str:
     return f"{said}; {spent} charged, ε = {_left(report)} left ({where})"
 
 
-def text(report: "PrivacyReport") -> str:
+def text(report: Statement) -> str:
     """Return the statement and the facts as text of at most 100 columns."""
     indent = " " * _NAME
     lines = [
@@ -137,7 +134,7 @@ def text(report: "PrivacyReport") -> str:
     return "\n".join([fill(statement(report), _WIDTH), "", *lines])
 
 
-def html(report: "PrivacyReport") -> str:
+def html(report: Statement) -> str:
     """Return the statement and the facts as an HTML fragment; all texts are escaped."""
     rows = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(fact)}</td></tr>" for name, fact in _facts(report)
@@ -145,7 +142,7 @@ def html(report: "PrivacyReport") -> str:
     return f"<div><p>{escape(statement(report))}</p><table>{rows}</table></div>"
 
 
-def markdown(report: "PrivacyReport") -> str:
+def markdown(report: Statement) -> str:
     """Return the statement and the facts as Markdown."""
 
     def cell(fact: str) -> str:
@@ -156,7 +153,7 @@ def markdown(report: "PrivacyReport") -> str:
     return "\n".join([escape(statement(report), quote=False), "", *head, *rows])
 
 
-def registry(report: "PrivacyReport") -> dict[str, dict[str, object]]:
+def registry(report: Statement) -> dict[str, dict[str, object]]:
     """Return the fields of tiers 2 and 3 of a deployment registry entry."""
     return {
         "tier_2": {

@@ -14,9 +14,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.families.glm import recognise
 from numpyro_dp.families.losses import Row
-from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
+from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mcmc.metropolis.plan import Plan
 from numpyro_dp.mcmc.metropolis.privacy_filter import FilteredCharge
 from numpyro_dp.mcmc.metropolis.proposals import Move, RandomWalk, move_publicly

@@ -20,7 +20,8 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     TotalVariation,
 )
-from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel, RunFacts
+from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.posterior.bounded import BoundedTarget, Grid
 from numpyro_dp.mcmc.posterior.concave import ConcaveTarget
 from numpyro_dp.mcmc.posterior.conditional import UncheckedNUTS

@@ -21,8 +21,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.execution.facts import arithmetic, sampler
-from numpyro_dp.mcmc.kernel import BoundKernel, RunFacts
+from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.execution.facts import sum_facts
+from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mechanisms import PrivateSum
 
 # What counts as no more than asked for, although it was computed in floating point.
@@ -230,19 +231,12 @@ class BoundSumKernel(BoundKernel):
             )
         if not mechanism.is_private:
             remarks += ("Clipping and noise were switched off: nothing here is private.",)
-        return RunFacts(
-            mechanism=(
-                f"Gaussian mechanism on the sum of {self.summands}"
-                if mechanism.is_private
-                else "none: un-noised, unclipped gradients"
-            ),
-            sampler=sampler(mechanism, "step and chain"),
-            sampling_rate=mechanism.sampling_rate,
-            clip_norm=mechanism.clip_norm,
+        return sum_facts(
+            mechanism,
+            f"the sum of {self.summands}",
+            draw="step and chain",
             noise_multiplier=_noise_in_words(mechanism),
-            overflow_delta=mechanism.tv_per_step,
             released=self.leaving,
-            arithmetic=arithmetic(mechanism),
             notes=tuple(note.text for note in notes),
             signs=tuple(note.sign for note in notes if note.sign),
             remarks=remarks,

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from numpyro.infer import autoguide
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.mechanisms import CHACHA20, PrivateSum
 from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.programs import require_own_curvature
@@ -94,10 +94,11 @@ class CurvatureRelease:
             return {f"{guide.prefix}_scale": flat}
         return {f"{name}_{guide.prefix}_scale": scale[name] for name in self.target.latents}
 
-    def trace(self, guide: Any, params: dict[str, Any], key: Any, records: tuple) -> None:
+    def trace(self, guide: Any, params: dict[str, Any], records: tuple) -> None:
         """Trace :meth:`scales` at unconstrained parameters; raises what only a trace shows."""
 
         def scales(params: dict[str, Any], records: tuple) -> dict[str, Any]:
+            key = jax.random.key(0, impl=CHACHA20)
             return self.scales(guide, self.target.constrain(params), key, records)
 
         jax.eval_shape(scales, params, records)

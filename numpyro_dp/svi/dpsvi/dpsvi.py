@@ -15,11 +15,11 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.svi import SVIState
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
-from numpyro_dp.execution.account import require_chargeable
+from numpyro_dp.accounting import Accountant, Budget
+from numpyro_dp.execution.account import ChargedRun
 from numpyro_dp.execution.keys import as_typed_keys
-from numpyro_dp.execution.progress import steps_bar
-from numpyro_dp.mechanisms import scrubbed
+from numpyro_dp.execution.progress import epsilon_table, steps_bar
+from numpyro_dp.mechanisms import CHACHA20, scrubbed
 from numpyro_dp.model.guided.guides import prepare, require_public_start
 from numpyro_dp.model.guided.model import Outline, VariationalModel, outline, variational_model
 from numpyro_dp.model.records import read_arguments
@@ -39,8 +39,8 @@ from numpyro_dp.svi.dpsvi.plan import Plan
 from numpyro_dp.svi.dpsvi.report import (
     GIVEN_PARAMS,
     GIVEN_STATE,
-    build_report,
     resolution_notes,
+    run_facts,
     unresolved_matrix,
 )
 from numpyro_dp.svi.dpsvi.settings import Settings
@@ -48,6 +48,8 @@ from numpyro_dp.svi.dpsvi.start import fresh_state, resumed_state
 from numpyro_dp.svi.result import DPSVIRunResult
 
 _BAR_UPDATES, _PIECES = 50, 10
+# A key's shape: before the charge there is none.
+_KEY = jax.eval_shape(lambda: random.key(0, impl=CHACHA20))
 
 
 class _Ready(NamedTuple):
@@ -59,7 +61,6 @@ class _Ready(NamedTuple):
     plan: Plan
     begin: Carry
     curvature: CurvatureRelease | None
-    curvature_key: Any
 
 
 class DPSVI(MeteredSVI):
@@ -261,21 +262,20 @@ class DPSVI(MeteredSVI):
 
         Warns, before the charge, of a full-rank guide or a flow whose matrix drowns in the noise.
         """
-        require_chargeable("DPSVI.run", rng_key, args, kwargs, init_state, init_params)
         if stable_update or forward_mode_differentiation:
             raise ValueError(
                 "stable_update looks at the loss, which is private, and forward mode is not "
                 "offered: leave both at False"
             )
-        num_steps = _validate.positive_int("num_steps", num_steps)
-        with self._account.alone():
-            given = (rng_key, num_steps, args, kwargs, init_state, init_params)
-            ready = unnumbered(self._account.private_size, self._readied, *given)
+        inputs = (args, kwargs, init_state, init_params)
+        with self._account.opened("DPSVI.run", rng_key, *inputs) as run:
+            num_steps = _validate.positive_int("num_steps", num_steps)
+            ready = run.prepared(self._readied, rng_key, num_steps, *inputs)
             # While nothing is spent yet: whoever turns warnings into errors keeps the budget.
             unresolved = unresolved_matrix(self.guide, ready.plan, num_steps)
             if unresolved is not None:
                 warnings.warn(unresolved, stacklevel=2)
-            return self._charge_and_run(ready, num_steps, progress_bar)
+            return self._charge_and_run(run, rng_key, ready, num_steps, progress_bar)
 
     def _readied(
         self,
@@ -296,14 +296,12 @@ class DPSVI(MeteredSVI):
             self._given[GIVEN_PARAMS] = None
         records = tuple(target.records(args, {**kwargs, **self.static_kwargs}))
         fit, plan = self._bind(target, state, num_steps)
-        noise_source = self._account.noise_key(as_typed_keys(rng_key, 1))
-        curvature_key, noise_key = random.split(noise_source)
         params = self.optim.get_params(state.optim_state)
         begin = Carry(
             state.optim_state[0],
             state.optim_state,
             state.rng_key,
-            noise_key,
+            _KEY,
             jax.tree.map(jnp.zeros_like, params),
             () if plan.elbo is None else jnp.zeros(num_steps),
         )
@@ -311,23 +309,26 @@ class DPSVI(MeteredSVI):
         trace_steps(fit, begin, records)
         curvature = None if plan.curvature is None else CurvatureRelease(target, plan.curvature)
         if curvature is not None:
-            curvature.trace(self.guide, params, curvature_key, records)
-        return _Ready(target, records, fit, plan, begin, curvature, curvature_key)
+            curvature.trace(self.guide, params, records)
+        return _Ready(target, records, fit, plan, begin, curvature)
 
     def _target(self, found: Outline) -> VariationalModel:
         x64 = bool(jax.config.read("jax_enable_x64"))
         plate, private_size = self._settings.data_plate, self._account.private_size
         return variational_model(self.model, self.guide, found, plate, private_size, x64)
 
-    def _charge_and_run(self, ready: _Ready, num_steps: int, progress_bar: bool) -> DPSVIRunResult:
-        target, records, fit, plan, begin, curvature, curvature_key = ready
+    def _charge_and_run(
+        self, run: ChargedRun, rng_key: Any, ready: _Ready, num_steps: int, progress_bar: bool
+    ) -> DPSVIRunResult:
+        target, records, fit, plan, begin, curvature = ready
         tail = round(self._settings.average * num_steps)
-        event, distance = plan.event(num_steps), plan.total_variation(num_steps)
-        self._account.charge(event, steps=num_steps, total_variation=distance)
+        paid = {"steps": num_steps, "total_variation": plan.total_variation(num_steps)}
+        key = run.charge(plan.event(num_steps), as_typed_keys(rng_key, 1), **paid)
+        curvature_key, noise_key = random.split(key)
+        last = begin = begin._replace(noise_key=noise_key)
         pieces = _BAR_UPDATES if progress_bar else _PIECES
-        last = begin
-        relation = self._account.relation
-        with steps_bar(plan, num_steps, relation, self.delta, progress_bar) as show:
+        table = epsilon_table(plan, num_steps, self._account.relation, self.delta, progress_bar)
+        with steps_bar(num_steps, table, shown=progress_bar) as show:
             for done, last in run_steps(fit, begin, records, num_steps, tail, pieces):
                 jax.block_until_ready(last.i)
                 show(done)
@@ -337,7 +338,15 @@ class DPSVI(MeteredSVI):
             key = random.fold_in(curvature_key, last.i)
             constrained |= curvature.scales(self.guide, constrained, key, records)
         self._last_state = SVIState(last.optim_state, None, scrubbed(last.draws_key))
-        report = self._report(target, plan, num_steps, fit)
+        notes = resolution_notes(self.guide, fit.held, plan, num_steps, self._settings.average)
+        facts = run_facts(
+            target,
+            plan,
+            private_size=self._account.private_size,
+            centred=fit.outcomes is not None,
+            notes=notes,
+        )
+        report = self._account.report(facts, delta=self.delta, given=tuple(self._given))
         losses = None if plan.elbo is None else plan.elbo.spread(last.losses)
         return DPSVIRunResult(constrained, self._last_state, losses, report, target.unnumbered())
 
@@ -372,16 +381,3 @@ class DPSVI(MeteredSVI):
         fit, plan = svi._bind(target, state, num_steps)
         # Losses are part of the cost; nobody who prepares has records to take them from.
         return svi, replace(fit, elbo=None), plan, state
-
-    def _report(
-        self, target: VariationalModel, plan: Plan, num_steps: int, fit: Fit
-    ) -> PrivacyReport:
-        return build_report(
-            target,
-            plan,
-            account=self._account,
-            delta=self.delta,
-            given=tuple(self._given),
-            notes=resolution_notes(self.guide, fit.held, plan, num_steps, self._settings.average),
-            centred=fit.outcomes is not None,
-        )

@@ -7,9 +7,8 @@ from typing import Any
 
 from numpyro.infer import autoguide
 
-from numpyro_dp.accounting import PrivacyReport
-from numpyro_dp.execution.account import Account
-from numpyro_dp.execution.facts import arithmetic, sampler
+from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.svi.dpsvi.plan import Plan
 
@@ -72,45 +71,32 @@ def unresolved_matrix(guide: Any, plan: Plan, num_steps: int) -> str | None:
     )
 
 
-def build_report(
+def run_facts(
     target: VariationalModel,
     plan: Plan,
     *,
-    account: Account,
-    delta: float,
-    given: Sequence[str],
-    notes: Sequence[str],
+    private_size: bool,
     centred: bool,
-) -> PrivacyReport:
-    """The report of all charges of ``account``; every ε in it is an upper bound."""
-    mechanism = plan.gradient
-    size = None if account.private_size else target.num_records
+    notes: tuple[str, ...],
+) -> RunFacts:
+    """What a run says about itself."""
+    size = None if private_size else target.num_records
     clipped = "model-centred and clipped" if centred else "clipped"
     released = ("the parameters and the optimiser's state after every step",)
     if plan.curvature is not None:
         released += ("the noisy diagonal of the curvature, at the end",)
     if plan.elbo is not None:
         released += (f"a noisy loss after every {plan.elbo.trace.every} steps",)
-    return account.report(
-        delta=delta,
-        unit=f"one slice of plate '{target.plate}'",
-        num_records=size,
-        mechanism=(
-            f"Gaussian mechanism on the sum of {clipped} per-record gradients of the bound"
-            if mechanism.is_private
-            else "none: un-noised, unclipped gradients"
-        ),
-        sampler=sampler(mechanism, "step"),
-        sampling_rate=mechanism.sampling_rate,
-        clip_norm=mechanism.clip_norm,
-        noise_multiplier=mechanism.noise_multiplier,
+    return sum_facts(
+        plan.gradient,
+        f"the sum of {clipped} per-record gradients of the bound",
         released=released,
-        assumed_public=(
-            *(() if size is None else (f"the number of records ({size})",)),
+        unit=slice_of(target.plate),
+        num_records=size,
+        assumed_public=assumed_public(
+            size,
             "model, guide, priors, starting values and every option",
-            *(f"argument {name}" for name in target.public_inputs),
-            *given,
+            arguments=target.public_inputs,
         ),
-        arithmetic=arithmetic(mechanism),
         notes=notes,
     )

@@ -13,14 +13,15 @@ from jax import random
 from jaxtyping import Array
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, calibrate, privacy_curve
+from numpyro_dp.accounting import Accountant, Budget, calibrate, privacy_curve
 from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
-from numpyro_dp.execution.account import Account, require_chargeable
-from numpyro_dp.execution.facts import arithmetic, sampler
+from numpyro_dp.execution.account import Account
+from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
-from numpyro_dp.execution.progress import steps_bar
+from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.guided.guides import prepare
 from numpyro_dp.model.guided.model import Outline, variational_model
@@ -142,25 +143,25 @@ class VIPS:
         :raises UnsupportedModelError: the model is outside the guide's family, or cannot be split.
         :raises ValueError: an argument is out of range, or of the wrong kind.
         """
-        require_chargeable("VIPS.run", rng_key, args, kwargs)
-        user_key, start_key = as_typed_keys(rng_key, 1), usable_key(rng_key)
-        with self._account.alone():
+        with self._account.opened("VIPS.run", rng_key, args, kwargs) as run:
+            user_key, start_key = as_typed_keys(rng_key, 1), usable_key(rng_key)
             programme, plan, found = self._bind(num_steps, args, kwargs)
             target = self._target(programme, found)
             state = start = programme.start(start_key)
             records = tuple(programme.records(args, kwargs))
             _check_shapes(programme, plan, start, records)
-            event = plan.cost(plan.num_steps, plan.num_steps)
-            self._account.charge(event, steps=plan.num_steps, total_variation=plan.total_variation)
+            steps, relation = plan.num_steps, self._account.relation
+            paid = {"steps": steps, "total_variation": plan.total_variation}
+            noise_key = run.charge(plan.cost(steps, steps), user_key, **paid)
             records = tuple(programme.prepared(records))
-            noise_key = self._account.noise_key(user_key)
-            relation = self._account.relation
-            with steps_bar(plan, plan.num_steps, relation, self.delta, progress_bar) as show:
+            table = epsilon_table(plan, steps, relation, self.delta, progress_bar)
+            with steps_bar(steps, table, shown=progress_bar) as show:
                 known = _releases(programme, plan, start, noise_key, records)
                 for done, state in known:
                     jax.block_until_ready(state)
                     show(done)
-            report = self._report(programme, plan, found, programme.learnt(state))
+            facts = _facts(programme, plan, found, programme.learnt(state))
+            report = self._account.report(facts, delta=self.delta)
             return DPSVIRunResult(dict(programme.params(state)), state, None, report, target)
 
     def forecast(self, num_steps: int | None, *args: Any, **kwargs: Any) -> str:
@@ -232,33 +233,26 @@ class VIPS:
         x64 = bool(jax.config.read("jax_enable_x64"))
         return variational_model(self.model, self.guide, found, self._data_plate, False, x64)
 
-    def _report(
-        self, programme: Programme, plan: Releases, found: Outline, learnt: tuple[str, ...]
-    ) -> PrivacyReport:
-        first = plan.sums[0]
-        names = ", ".join(f"{phase.name} ({len(phase.weights)})" for phase in plan.phases)
-        return self._account.report(
-            delta=self.delta,
-            unit=f"one slice of plate '{found.plate}'",
-            num_records=found.num_records,
-            mechanism=(
-                f"Gaussian mechanism on sums of clipped expected statistics: {names}"
-                if first.is_private
-                else "none: un-noised, unclipped statistics"
-            ),
-            sampler=sampler(first, "step"),
-            sampling_rate=first.sampling_rate,
-            clip_norm=max(each.clip_norm for each in plan.sums),
-            noise_multiplier=min(each.noise_multiplier for each in plan.sums),
-            released=("the noisy sums of every step, and what the guide makes of them",),
-            assumed_public=(
-                f"the number of records ({found.num_records})",
-                "model, guide (with its priors, bounds and starts) and every option",
-                *(f"argument {name}" for name in found.layout.public_names),
-            ),
-            arithmetic=arithmetic(first),
-            notes=learnt + programme.notes,
-        )
+
+def _facts(
+    programme: Programme, plan: Releases, found: Outline, learnt: tuple[str, ...]
+) -> RunFacts:
+    names = ", ".join(f"{phase.name} ({len(phase.weights)})" for phase in plan.phases)
+    return sum_facts(
+        plan.sums[0],
+        f"sums of clipped expected statistics: {names}",
+        clip_norm=max(each.clip_norm for each in plan.sums),
+        noise_multiplier=min(each.noise_multiplier for each in plan.sums),
+        released=("the noisy sums of every step, and what the guide makes of them",),
+        unit=slice_of(found.plate),
+        num_records=found.num_records,
+        assumed_public=assumed_public(
+            found.num_records,
+            "model, guide (with its priors, bounds and starts) and every option",
+            arguments=found.layout.public_names,
+        ),
+        notes=learnt + programme.notes,
+    )
 
 
 @lru_cache(maxsize=16)
