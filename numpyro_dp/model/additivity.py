@@ -20,6 +20,7 @@ from numpyro_dp._quick_compile import quickly_compiled
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.jaxprs import Pruned, primitives, prune, trace_program
 from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.plates import GuidedRowRun, RowRun
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import key_struct
 
@@ -79,6 +80,26 @@ class Subject(NamedTuple):
     values: Callable[[list[Array], Array], dict[str, Any]]
     terms: Callable[[dict[str, Any], list[Array], Array], dict[str, Array]]
     outcomes: Callable[[dict[str, Any], list[Array], Array], dict[str, tuple[Array, Array]]]
+
+    @classmethod
+    def of(
+        cls,
+        run: RowRun | GuidedRowRun,
+        layout: Layout,
+        starts: list[jax.ShapeDtypeStruct],
+        values: Callable[[list[Array], Array], dict[str, Any]],
+        own: Callable[[dict[str, Any], list[Array], Array], dict[str, Any]] | None = None,
+    ) -> "Subject":
+        """What a run on a few rows gives; ``own`` draws latents that each row has of its own."""
+
+        def on_rows(of: Callable[..., Any]) -> Callable[..., Any]:
+            def run_on(values: dict[str, Any], rows: list[Array], keys: Array) -> Any:
+                drawn = own(values, rows, keys) if own else {}
+                return of({**values, **drawn}, layout.fill(rows), keys[0], len(keys))
+
+            return run_on
+
+        return cls(layout, run.plate, starts, values, on_rows(run.terms), on_rows(run.outcomes))
 
 
 def require_additive(subject: Subject) -> None:

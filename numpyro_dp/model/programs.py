@@ -18,7 +18,7 @@ from numpyro_dp.model.jaxprs import (
     trace_program,
 )
 from numpyro_dp.model.messages import explained, quoted
-from numpyro_dp.model.plates import RowRun, in_plate, run_whole, site_log_prob
+from numpyro_dp.model.plates import GuidedRowRun, RowRun, in_plate, run_whole, site_log_prob
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import Structure, key_struct
 
@@ -174,23 +174,27 @@ def _require_same(whole: Labelled, longer: Labelled, plate: str) -> list[str]:
     return dropped
 
 
-def rows_program(run: RowRun, layout: Layout, constrained: Mapping[str, Any], rows: int) -> Pruned:
-    """Trace the model on ``rows`` records at constrained latents; refuse random numbers."""
+def record_program(
+    run: RowRun | GuidedRowRun, layout: Layout, values: Mapping[str, Any], *, drawn: bool = False
+) -> Pruned:
+    """Trace a record's term at given values, on one row alone.
+
+    Random numbers are refused, unless latents of the record are ``drawn``.
+    """
 
     def term(values: dict[str, Any], arrays: list[Any], key: jax.Array) -> jax.Array:
-        return run(values, layout.fill(arrays), key, rows)
+        return run(values, layout.fill(arrays), key, 1)
 
-    structs = layout.structs(rows)
-    with explained(run.plate, rows):
-        program = trace_program(term, dict(constrained), structs, key_struct())
+    with explained(run.plate, 1):
+        program = trace_program(term, dict(values), layout.structs(1), key_struct())
     pruned = prune(program)
-    if program.out.shape != ():
+    if np.shape(program.out) != ():
         raise UnsupportedModelError(
             f"the log likelihood of one record has shape {program.out.shape} instead of a single "
             "number: give batch dimensions inside a record a plate of their own"
         )
     require_one_record(pruned)
-    if pruned.used[-1]:
+    if pruned.used[-1] and not drawn:
         raise UnsupportedModelError(
             "the model draws random numbers (`numpyro.prng_key`) while evaluating a record: make "
             "the noise a latent site or take it out"

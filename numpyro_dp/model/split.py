@@ -18,9 +18,9 @@ from numpyro_dp.model.plates import RowRun, run_whole, site_log_prob
 from numpyro_dp.model.programs import (
     GlobalPrograms,
     global_programs,
+    record_program,
     require_no_closure,
     require_own_gradient,
-    rows_program,
 )
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.redaction import unnumbered
@@ -59,6 +59,7 @@ class Parts(NamedTuple):
     structure: Structure
     programs: GlobalPrograms
     term: Pruned
+    run: RowRun
 
 
 def split(spec: Spec) -> Parts:
@@ -92,39 +93,25 @@ def _parts(spec: Spec, structure: Structure) -> Parts:
         model, layout, structure, plate, num_records, private_size=spec.private_size
     )
     run = RowRun(model, plate, num_records, enumeration_dim(structure))
-    term = rows_program(run, layout, programs.constrained, 1)
+    term = record_program(run, layout, programs.constrained)
     require_no_closure(term, layout, num_records)
     require_own_gradient(term, layout, num_records, len(jax.tree.leaves(programs.constrained)))
-    return Parts(plate, num_records, structure, programs, term)
+    return Parts(plate, num_records, structure, programs, term, run)
 
 
 def check_additive(spec: Spec, parts: Parts) -> None:
     """Refuse a model that is no sum over records, as far as made-up records can tell."""
-    with with_causes(parts.structure, spec.layout):
-        _require_sum(spec, parts)
-
-
-def _require_sum(spec: Spec, parts: Parts) -> None:
-    run = RowRun(spec.model, parts.plate, parts.num_records, enumeration_dim(parts.structure))
     latents = parts.structure.latents
     tree = jax.tree.structure(parts.programs.constrained)
-
-    def on_rows(of: Callable[..., Any]) -> Callable[..., Any]:
-        def run_on(values: dict[str, Any], rows: list[Array], keys: Array) -> Any:
-            return of(values, spec.layout.fill(rows), keys[0], len(keys))
-
-        return run_on
-
-    require_additive(
-        Subject(
-            spec.layout,
-            parts.plate,
-            starts=[latents[name] for name in sorted(latents)],
-            values=lambda z, _: jax.tree.unflatten(tree, parts.programs.constrain(z)),
-            terms=on_rows(run.terms),
-            outcomes=on_rows(run.outcomes),
+    with with_causes(parts.structure, spec.layout):
+        require_additive(
+            Subject.of(
+                parts.run,
+                spec.layout,
+                starts=[latents[name] for name in sorted(latents)],
+                values=lambda z, _: jax.tree.unflatten(tree, parts.programs.constrain(z)),
+            )
         )
-    )
 
 
 def _without_idle_params(

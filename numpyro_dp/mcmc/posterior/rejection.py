@@ -13,7 +13,6 @@ from numpyro import distributions as dist
 from numpyro.infer import init_to_sample
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.sites import latent_sites
 from numpyro_dp.mcmc.posterior.bounded import (
@@ -21,6 +20,7 @@ from numpyro_dp.mcmc.posterior.bounded import (
     ROUNDOFF,
     STEPS,
     UNIFORM_BITS,
+    BoundedDraw,
     BoundedTarget,
     uniform_below,
 )
@@ -77,20 +77,11 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class RejectionDraw:
+class RejectionDraw(BoundedDraw):
     """Rejection with its number of tries fixed."""
 
-    target: BoundedTarget
     tries: int
     least_acceptance: float
-
-    @property
-    def event(self) -> DpEvent:
-        return self.target.event
-
-    @property
-    def bound(self) -> float:
-        return self.target.range
 
     @property
     def tv(self) -> float:
@@ -108,14 +99,6 @@ class RejectionDraw:
     @property
     def arithmetic(self) -> str:
         return ARITHMETIC.replace("one secret 62-bit uniform number", "secret 62-bit uniforms")
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def conditions(self) -> tuple[str, ...]:
-        return ()
 
     def draw(self, key: Any, z: dict, records: list) -> dict:
         wall, most = self.target.wall, self.target.num_records * STEPS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.util import check_model_guide_match
@@ -20,10 +20,9 @@ from numpyro_dp.model.messages import explained, quoted
 from numpyro_dp.model.plates import GuidedRowRun, RowRun, WholePlates, in_plate, site_log_prob
 from numpyro_dp.model.programs import (
     Labelled,
+    record_program,
     require_no_closure,
-    require_one_record,
     require_own_gradient,
-    rows_program,
 )
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import Structure, enumeration_dim, key_struct
@@ -46,6 +45,19 @@ class Pair(NamedTuple):
     def local(self) -> tuple[str, ...]:
         """Latent sites that each record has of its own, drawn by the guide."""
         return self.structure.inside(self.plate, "latent")
+
+    @property
+    def guided(self) -> GuidedRowRun:
+        """How the pair is run on a few rows whose own latents the guide draws."""
+        return GuidedRowRun(self.model, self.guide, self.plate, self.num_records)
+
+    @property
+    def rows(self) -> RowRun | GuidedRowRun:
+        """How a few rows are run: with the guide only where these have latents of their own."""
+        if self.local:
+            return self.guided
+        enum_dim = enumeration_dim(self.structure)
+        return RowRun(self.model, self.plate, self.num_records, enum_dim)
 
     def run(self, values: Mapping[str, Any], key: jax.Array, arrays: list[Any]) -> Traces:
         """Traces of guide and model on all records, as NumPyro's ``Trace_ELBO`` makes them."""
@@ -268,32 +280,13 @@ def _require_same(whole: Labelled, longer: Labelled, plate: str) -> list[str]:
 
 def _term(pair: Pair, values: Mapping[str, Any]) -> Pruned:
     """A record's term, traced on one row alone."""
-    if not pair.local:
-        run = RowRun(pair.model, pair.plate, pair.num_records, enumeration_dim(pair.structure))
-        return rows_program(run, pair.layout, values, 1)
-    if pair.structure.of_kind("discrete"):
+    discrete = pair.structure.of_kind("discrete")
+    if pair.local and discrete:
         raise UnsupportedModelError(
             f"records have continuous latents ({quoted(pair.local)}) and discrete ones "
-            f"({quoted([s.name for s in pair.structure.of_kind('discrete')])}): marginalise the "
-            "discrete ones by hand"
+            f"({quoted([s.name for s in discrete])}): marginalise the discrete ones by hand"
         )
-    guided = _guided(pair)
-
-    def term(values: dict[str, Any], arrays: list[Any], key: jax.Array) -> jax.Array:
-        return guided(values, pair.layout.fill(arrays), key, 1)
-
-    structs = pair.layout.structs(1)
-    with explained(pair.plate, 1):
-        program = trace_program(term, dict(values), structs, key_struct())
-    pruned = prune(program)
-    if np.shape(program.out) != ():
-        raise UnsupportedModelError("a record's term must be a single number")
-    require_one_record(pruned)
-    return pruned
-
-
-def _guided(pair: Pair) -> GuidedRowRun:
-    return GuidedRowRun(pair.model, pair.guide, pair.plate, pair.num_records)
+    return record_program(pair.rows, pair.layout, values, drawn=bool(pair.local))
 
 
 def check_sum(pair: Pair, bound: Bound) -> None:
@@ -311,29 +304,15 @@ def check_sum(pair: Pair, bound: Bound) -> None:
         drawn = bound.latent([*jax.tree.leaves(constrained), key])
         return {**constrained, **jax.tree.unflatten(jax.tree.structure(bound.latents), drawn)}
 
-    run = (
-        _guided(pair)
-        if pair.local
-        else RowRun(pair.model, pair.plate, pair.num_records, enumeration_dim(pair.structure))
-    )
-
-    def on_rows(of: Callable[..., Any]) -> Callable[..., Any]:
-        def run_on(values: dict[str, Any], rows: list[jax.Array], keys: jax.Array) -> Any:
-            own = _own_latents(pair, values, rows, keys) if pair.local else {}
-            return of({**values, **own}, pair.layout.fill(rows), keys[0], len(keys))
-
-        return run_on
-
-    require_additive(
-        Subject(pair.layout, pair.plate, starts, values, on_rows(run.terms), on_rows(run.outcomes))
-    )
+    own = partial(_own_latents, pair) if pair.local else None
+    require_additive(Subject.of(pair.rows, pair.layout, starts, values, own))
 
 
 def _own_latents(
     pair: Pair, values: dict[str, Any], rows: list[jax.Array], keys: jax.Array
 ) -> dict[str, jax.Array]:
     """Each row's own latents side by side, drawn as when it is alone."""
-    guided = _guided(pair)
+    guided = pair.guided
     each: list[dict[str, Any]] = []
     axes: dict[str, int] = {}
     for i in range(len(keys)):

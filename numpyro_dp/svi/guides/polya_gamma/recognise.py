@@ -207,7 +207,7 @@ def _read_prior(wall: PrivateModel, latents: Latents, laws: tuple[np.ndarray, np
     dtype = flat_position(wall)[1].dtype
 
     def log_prior(w: Float[Array, " dim"], log_tau: Float[Array, " groups"]) -> Float[Array, ""]:
-        return wall.log_prior({**split_coefficients(latents, w), **_logs(latents, log_tau)})
+        return wall.log_prior({**cut(w, latents.coefficients), **_logs(latents, log_tau)})
 
     def curvature(w: Float[Array, " dim"], tau: Float[Array, " groups"]) -> Array:
         return -jax.hessian(log_prior)(w, jnp.log(tau))
@@ -260,10 +260,10 @@ def _require_prior(prior: Prior, log_prior: Callable, dtype: Any, latents: Laten
         )
 
 
-def split_coefficients(latents: Latents, flat: Float[Array, " dim"]) -> dict[str, Array]:
-    """The coefficients' sites from their flat vector."""
+def cut(flat: Array, sites: Sequence[tuple]) -> dict[str, Array]:
+    """Values of sites, each given by name and shape first, from their flat vector."""
     values, start = {}, 0
-    for name, shape in latents.coefficients:
+    for name, shape, *_ in sites:
         values[name] = flat[start : start + _size(shape)].reshape(shape)
         start += _size(shape)
     return values
@@ -271,12 +271,8 @@ def split_coefficients(latents: Latents, flat: Float[Array, " dim"]) -> dict[str
 
 def _logs(latents: Latents, log_tau: Float[Array, " groups"]) -> dict[str, Array]:
     """Unconstrained positions of the precisions' sites."""
-    values, start = {}, 0
-    for name, shape, inverse in latents.precisions:
-        own = log_tau[start : start + _size(shape)].reshape(shape)
-        values[name] = -own if inverse else own
-        start += _size(shape)
-    return values
+    own = cut(log_tau, latents.precisions)
+    return {name: -own[name] if inverse else own[name] for name, _, inverse in latents.precisions}
 
 
 def _size(shape: Sequence[int]) -> int:
