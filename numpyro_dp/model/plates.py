@@ -52,7 +52,7 @@ def peeled(fn: Any) -> Peeled:
         elif isinstance(fn, dist.Independent):
             more = fn.reinterpreted_batch_ndims
             if kept is not True:
-                kept = jnp.broadcast_to(kept, fn.batch_shape).reshape(fn.batch_shape + (1,) * more)
+                kept = jnp.reshape(kept, jnp.shape(kept) + (1,) * more)
             folded += more
         fn = fn.base_dist
     return Peeled(fn, kept, folded)
