@@ -41,6 +41,7 @@ class GLM:
         ``"normal"`` or ``"hinge"``.
     :param raw_loss: the loss as the model has it, perhaps without bounds; see :meth:`loss`.
     :param fixed_trials: whether the number of trials is a constant of the model.
+    :param parts: programs of one record's arrays, which :meth:`row` runs.
 
     **Privacy.** A row is a function of one record; it never depends on the position. Whatever is
     computed from rows and a loss alone is bounded by the loss's derivatives, whether or not the
@@ -53,7 +54,7 @@ class GLM:
     family: str = field(compare=False)
     raw_loss: Loss = field(compare=False)
     fixed_trials: bool = field(compare=False)
-    _parts: OutcomeParts = field(compare=False, repr=False)
+    parts: OutcomeParts = field(compare=False, repr=False)
 
     @property
     def dim(self) -> int:
@@ -67,7 +68,7 @@ class GLM:
         contributes nothing.
         """
         inputs = [None, *record, None]
-        x, offset, outcome, trials, kept = (part(inputs)[0] for part in self._parts)
+        x, offset, outcome, trials, kept = (part(inputs)[0] for part in self.parts)
         dtype = flat_position(self.wall)[1].dtype
         x, offset, outcome, trials = (
             jnp.asarray(each).astype(dtype) for each in (x, offset, outcome, trials)

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.model.structure import explained
+from numpyro_dp.model.messages import explained
 
 _ROWS, _TRIES, _BELOW = 3, 4, 10
 _CLOSE = 1e-5

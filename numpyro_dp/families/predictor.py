@@ -15,15 +15,16 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.core import eval_jaxpr
 from jax.extend import core as jax_core
-from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.hinge import HuberHinge
+from numpyro_dp.families.sites import record_sites
 from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program
-from numpyro_dp.model.plates import RowRun, in_plate
+from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.plates import RowRun, peeled
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.programs import require_no_closure
-from numpyro_dp.model.structure import explained, key_struct, quoted
+from numpyro_dp.model.structure import key_struct
 
 FITS = "DPSGLD and DPSVI, which clip every record's gradient, fit any model"
 _RESHAPES = ("reshape", "broadcast_in_dim", "squeeze", "convert_element_type", "copy")
@@ -92,27 +93,13 @@ _LINK_REMEDY = {
 }
 
 
-class _Overhear(Messenger):
-    """Keep what the named site of the private plate was sampled from."""
-
-    def __init__(self, site: str, plate: str) -> None:
-        super().__init__()
-        self.site, self.plate = site, plate
-        self.heard: dict[str, Any] = {}
-
-    def postprocess_message(self, msg: dict[str, Any]) -> None:
-        """Copy the site once every handler has had its say."""
-        if msg["type"] == "sample" and msg["name"] == self.site and in_plate(msg, self.plate):
-            self.heard = {"fn": msg["fn"], "value": msg["value"], "scale": msg["scale"]}
-
-
 def dissect(wall: PrivateModel) -> Anatomy:
     """Find the linear predictor of the model's one outcome, or refuse by site and cause."""
     site = _only_site(wall)
-    structure, layout = wall._parts.structure, wall._spec.layout
+    structure, layout = wall.structure, wall.layout
     unravel, struct = flat_position(wall)
     program, family = _overheard(wall, site, unravel, struct)
-    structs = [leaf.struct(1) for leaf in layout.arrays]
+    structs = layout.structs(1)
     wanted = {name: [k == i for k in range(6)] for i, name in enumerate(_Found._fields)}
     pruned = {name: prune(program, mask) for name, mask in wanted.items()}
     for name, what in _CONSTANTS.items():
@@ -139,21 +126,16 @@ def _overheard(
     wall: PrivateModel, site: str, unravel: Callable[[Any], dict], struct: Any
 ) -> tuple[Program, _Family]:
     """What the outcome is sampled from, as a program of position, one record's arrays and a key."""
-    layout = wall._spec.layout
-    run = RowRun(wall._spec.model, wall.plate, wall.num_records, 0)
     kinds: list[_Family] = []
 
     def parts(position: Any, arrays: list[Any], key: jax.Array) -> _Found:
-        overhear = _Overhear(site, wall.plate)
-        with overhear:
-            run(wall.constrain(unravel(position)), layout.fill(arrays), key, 1)
-        family, found = _read(site, overhear.heard)
+        heard = record_sites(wall.function, wall, wall.constrain(unravel(position)), arrays, key)
+        family, found = _read(site, heard[site])
         kinds.append(family)
         return found
 
-    structs = [leaf.struct(1) for leaf in layout.arrays]
     with explained(wall.plate):
-        program = trace_program(parts, struct, structs, key_struct())
+        program = trace_program(parts, struct, wall.layout.structs(1), key_struct())
     return program, kinds[-1]
 
 
@@ -162,11 +144,11 @@ def constant_slopes(wall: PrivateModel) -> dict[str, np.ndarray]:
 
     An intercept is such a site; a site that the predictor does not read has a gradient of zero.
     """
-    site, latents = _only_site(wall), wall._parts.structure.latents
+    site, latents = _only_site(wall), wall.structure.latents
     # By site: cut out of a flat vector, the gradients could not be told apart.
     struct = {n: jax.ShapeDtypeStruct(s.shape, s.dtype) for n, s in sorted(latents.items())}
     program, family = _overheard(wall, site, lambda position: position, struct)
-    structs = [leaf.struct(1) for leaf in wall._spec.layout.arrays]
+    structs = wall.layout.structs(1)
     predictor = _predictor(site, family, program.closed)
     with explained():
         slopes = trace_program(jax.grad(predictor), struct, structs, key_struct())
@@ -192,7 +174,7 @@ _DATA_ONLY = {
 
 def flat_position(wall: PrivateModel) -> tuple[Callable[[Any], dict], jax.ShapeDtypeStruct]:
     """How a flat unconstrained vector becomes a position, and its abstract shape."""
-    latents = wall._parts.structure.latents
+    latents = wall.structure.latents
     names = sorted(latents)
     sizes = [int(np.prod(latents[name].shape)) for name in names]
     ends = np.cumsum(sizes).tolist()
@@ -208,35 +190,29 @@ def flat_position(wall: PrivateModel) -> tuple[Callable[[Any], dict], jax.ShapeD
 
 
 def _only_site(wall: PrivateModel) -> str:
-    inside = [s for s in wall._parts.structure.sites if s.inside(wall.plate)]
-    sites = [s for s in inside if s.kind not in ("deterministic", "plate")]
-    for site in sites:
-        if site.kind == "factor":
-            raise UnsupportedModelError(
-                f"`numpyro.factor` site `{site.name}` in plate `{wall.plate}` is no likelihood "
-                "that is known to be convex: write it as a Bernoulli, binomial, Poisson or normal "
-                "observation of a linear predictor, a hinge loss as numpyro_dp.HuberHinge; "
-                f"{FITS}"
-            )
-        if site.kind == "discrete":
-            raise UnsupportedModelError(
-                f"discrete latent site `{site.name}` makes each record's likelihood a mixture, "
-                f"which is not log-concave: {FITS}"
-            )
-    if len(sites) != 1:
+    inside = partial(wall.structure.inside, wall.plate)
+    for name in inside("factor"):
         raise UnsupportedModelError(
-            f"sites {quoted([s.name for s in sites])} all observe a record: a generalised linear "
-            f"model has one outcome; {FITS}"
+            f"`numpyro.factor` site `{name}` in plate `{wall.plate}` is no likelihood that is "
+            "known to be convex: write it as a Bernoulli, binomial, Poisson or normal observation "
+            f"of a linear predictor, a hinge loss as numpyro_dp.HuberHinge; {FITS}"
         )
-    return sites[0].name
+    for name in inside("discrete"):
+        raise UnsupportedModelError(
+            f"discrete latent site `{name}` makes each record's likelihood a mixture, which is "
+            f"not log-concave: {FITS}"
+        )
+    names = inside("observed")
+    if len(names) != 1:
+        raise UnsupportedModelError(
+            f"sites {quoted(names)} all observe a record: a generalised linear model has one "
+            f"outcome; {FITS}"
+        )
+    return names[0]
 
 
 def _read(site: str, heard: Mapping[str, Any]) -> tuple[_Family, _Found]:
-    fn, value, kept = heard["fn"], heard["value"], True
-    while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution | dist.Independent):
-        if isinstance(fn, dist.MaskedDistribution):
-            kept = jnp.logical_and(kept, fn._mask)
-        fn = fn.base_dist
+    (fn, kept, _), value = peeled(heard["fn"]), heard["value"]
     family = _FAMILIES.get(type(fn))
     if family is None:
         raise UnsupportedModelError(
@@ -334,7 +310,7 @@ def _affine(
             list(structs),
             key_struct(),
         )
-    row, offset = prune(gradient, [True]), prune(at_zero, [True])
+    row, offset = prune(gradient), prune(at_zero)
     if row.used[0] or row.used[-1] or offset.used[-1]:
         raise UnsupportedModelError(
             f"the predictor of site `{site}` is not provably linear in the unconstrained "
@@ -346,13 +322,13 @@ def _affine(
 
 def record_likelihood(wall: PrivateModel) -> Callable[[Any, Sequence[Any]], Any]:
     """Log likelihood of one record at a flat position, without NumPyro's check of the outcome."""
-    run = RowRun(wall._spec.model, wall.plate, wall.num_records, 0)
+    run = RowRun(wall.function, wall.plate, wall.num_records, 0)
     unravel, _ = flat_position(wall)
 
     def log_likelihood(position: Any, record: Sequence[Any]) -> Any:
         # Made-up outcomes need not lie in their support, and constants of the outcome cancel.
         with dist.distribution.validation_enabled(False):
-            arguments = wall._spec.layout.fill(list(record))
+            arguments = wall.layout.fill(list(record))
             return run(wall.constrain(unravel(position)), arguments, jax.random.key(0), 1)
 
     return log_likelihood

@@ -9,9 +9,10 @@ import numpyro.distributions as dist
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.predictor import FITS, flat_position
 from numpyro_dp.model.jaxprs import prune, trace_program
+from numpyro_dp.model.messages import explained
 from numpyro_dp.model.plates import in_plate, run_whole, site_log_prob
 from numpyro_dp.model.private_model import PrivateModel
-from numpyro_dp.model.structure import explained, key_struct
+from numpyro_dp.model.structure import key_struct
 
 
 def prior_terms(wall: PrivateModel) -> Callable[[Any], dict[str, Any]]:
@@ -20,15 +21,15 @@ def prior_terms(wall: PrivateModel) -> Callable[[Any], dict[str, Any]]:
     :raises UnsupportedModelError: naming the first site whose curvature is not provably constant.
     """
     unravel, struct = flat_position(wall)
-    layout = wall._spec.layout
+    layout = wall.layout
 
     def terms(position: Any, arrays: list[Any], key: jax.Array) -> dict[str, Any]:
         arguments = layout.fill(arrays)
-        trace, _ = run_whole(wall._spec.model, arguments, key, unconstrained=unravel(position))
+        trace, _ = run_whole(wall.function, arguments, key, unconstrained=unravel(position))
         samples = {name: site for name, site in trace.items() if site["type"] == "sample"}
         return {n: site_log_prob(s) for n, s in samples.items() if not in_plate(s, wall.plate)}
 
-    structs = [leaf.struct() for leaf in layout.arrays]
+    structs = layout.structs()
     # NumPyro's check that a value is finite reads it, and a position always is.
     with explained(), dist.distribution.validation_enabled(False):
         program = trace_program(terms, struct, structs, key_struct())
@@ -38,7 +39,7 @@ def prior_terms(wall: PrivateModel) -> Callable[[Any], dict[str, Any]]:
         if any(prune(curvature, [j == k for j in range(len(names))]).used):
             raise UnsupportedModelError(prior_message(wall, name))
     # The wall has shown that no record reaches these.
-    pruned = prune(program, [True] * len(names))
+    pruned = prune(program)
     return lambda position: dict(zip(names, pruned([position]), strict=True))
 
 
@@ -46,7 +47,7 @@ def prior_message(wall: PrivateModel, name: str) -> str:
     """Why the prior of a site is refused, and what would fit."""
     # NumPyro keeps the Jacobian of a constrained site in a factor of this name.
     name = name.removeprefix("_").removesuffix("_log_det") if name.endswith("_log_det") else name
-    kind = "prior" if name in wall._parts.structure.latents else "factor"
+    kind = "prior" if name in wall.structure.latents else "factor"
     return (
         f"the {kind} of site `{name}` has no constant curvature in unconstrained coordinates: "
         "this needs normal (or flat) priors with constant mean and scale on unconstrained "

@@ -5,7 +5,7 @@ Distributions are told by their type, and what their parameters depend on by dea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,14 +14,16 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro import handlers
+from numpyro.infer import init_to_sample
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import Pruned, trace_program
-from numpyro_dp.model.plates import WholePlates, in_plate, row_sites
+from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.plates import Trace, in_plate, peeled, row_sites, run_whole
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.programs import Labelled, require_no_closure
-from numpyro_dp.model.structure import explained, key_struct, quoted
+from numpyro_dp.model.structure import key_struct
 
 FITS = (
     "`PolyaGammaGuide` takes Bernoulli, binomial and negative binomial outcomes of linear logits, "
@@ -71,6 +73,20 @@ class Told(NamedTuple):
     labelled: Labelled
     latents: dict[str, jax.ShapeDtypeStruct]
 
+    @classmethod
+    def of(
+        cls,
+        found: Outline,
+        part: Callable[..., Any],
+        latents: dict[str, jax.ShapeDtypeStruct],
+        rows: int | None = 1,
+    ) -> Told:
+        """Trace a part of the model at latents, one record (or all of them) and a key."""
+        with explained(None if rows is None else found.plate):
+            program = trace_program(part, latents, found.layout.structs(rows), key_struct())
+        names = (*(leaf.name for leaf in found.layout.arrays), "")
+        return cls(Labelled.of(program, names), latents)
+
     def reads(self, name: str) -> tuple[list[str], list[str]]:
         """Latents and record arguments that an output depends on."""
         pruned = self.pruned(name)
@@ -101,25 +117,47 @@ class Told(NamedTuple):
         return self.at(name, {})
 
 
-def labels(out: Any) -> tuple[tuple[str, str], ...]:
-    paths = jax.tree_util.tree_flatten_with_path(out)[0]
-    return tuple((path[0].key, path[1].key) for path, _ in paths)
+def record_sites(
+    model: Callable[..., Any],
+    found: Outline | PrivateModel,
+    values: Mapping[str, Any],
+    arrays: Sequence[Any],
+    key: Array,
+) -> Trace:
+    """Sites of the private plate as some records alone have them, constrained latents given."""
+    arguments, rows = found.layout.fill(arrays), len(arrays[0])
+    return row_sites(model, found.plate, found.num_records, values, arguments, key, rows)
+
+
+def latent_sites(
+    model: Callable[..., Any],
+    arguments: tuple[tuple, dict],
+    key: Array,
+    values: Mapping[str, Any] | None = None,
+) -> Trace:
+    """Latent sites of a model on all its records, at given values or at draws from the prior."""
+    # A check of values would be one of records, or of made-up ones that need not pass it.
+    with handlers.block(), dist.distribution.validation_enabled(False):
+        strategy = init_to_sample if values is None else lambda site: values.get(site["name"])
+        trace, _ = run_whole(model, arguments, key, strategy=strategy)
+    sampled = {name: site for name, site in trace.items() if site["type"] == "sample"}
+    return {name: site for name, site in sampled.items() if not site["is_observed"]}
 
 
 def find_sites(wall: PrivateModel) -> tuple[str, str | None]:
     """The observed site, and the discrete latent that says which component a record is of."""
-    inside = wall._parts.structure.sites
-    outside = [s for s in inside if s.kind in ("observed", "factor") and not s.inside(wall.plate)]
-    observed = [s for s in inside if s.kind in ("observed", "factor") and s.inside(wall.plate)]
-    mixed = [s.name for s in inside if s.kind == "discrete"]
-    if outside or len(observed) != 1 or observed[0].kind == "factor" or len(mixed) > 1:
-        extra = [*outside, *observed]
+    structure = wall.structure
+    outside = structure.outside(wall.plate, "observed", "factor")
+    observed = structure.inside(wall.plate, "observed")
+    factors = structure.inside(wall.plate, "factor")
+    mixed = (*structure.inside(wall.plate, "discrete"), *structure.outside(wall.plate, "discrete"))
+    if outside or factors or len(observed) != 1 or len(mixed) > 1:
         raise UnsupportedModelError(
-            f"sites {quoted([*(s.name for s in extra), *mixed])}: a conjugate family has one "
+            f"sites {quoted([*outside, *observed, *factors, *mixed])}: a conjugate family has one "
             "observed site, in the private plate, and at most one discrete latent a record; "
             f"{FITS}"
         )
-    return observed[0].name, mixed[0] if mixed else None
+    return observed[0], mixed[0] if mixed else None
 
 
 def hear(
@@ -131,11 +169,9 @@ def hear(
     key: Array,
 ) -> tuple[str, dict[str, Any]]:
     """Family and parameters of the observed site on one record, constrained latents given."""
-    arguments = wall._spec.layout.fill(arrays)
 
-    def run(extra: Mapping[str, Any]) -> Mapping[str, dict[str, Any]]:
-        given = {**values, **extra}
-        return row_sites(wall._spec.model, wall.plate, wall.num_records, given, arguments, key, 1)
+    def run(extra: Mapping[str, Any]) -> Trace:
+        return record_sites(wall.function, wall, {**values, **extra}, arrays, key)
 
     if mixed is None:
         return _parameters(site, run({})[site])
@@ -209,13 +245,12 @@ def _mixture(site: str, fn: Any, size: int) -> dict[str, Any]:
 
 
 def _unwrapped(site: str, fn: Any) -> Any:
-    while isinstance(fn, dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution):
-        if isinstance(fn, dist.MaskedDistribution):
-            raise UnsupportedModelError(
-                f"site `{site}` is masked: a conjugate guide counts every record in full; {FITS}"
-            )
-        fn = fn.base_dist
-    return fn
+    bare = peeled(fn)
+    if bare.kept is not True:
+        raise UnsupportedModelError(
+            f"site `{site}` is masked: a conjugate guide counts every record in full; {FITS}"
+        )
+    return bare.fn
 
 
 def read_priors(
@@ -225,9 +260,7 @@ def read_priors(
     kinds: dict[str, tuple[type, int]] = {}
 
     def laws(values: dict[str, Any], arrays: list[Any], key: Array) -> dict[str, Any]:
-        body = handlers.seed(WholePlates(model), key)
-        args, kwargs = found.layout.fill(arrays)
-        trace = handlers.trace(handlers.substitute(body, data=values)).get_trace(*args, **kwargs)
+        trace = latent_sites(model, found.layout.fill(arrays), key, values)
         out = {}
         for name, struct in latents.items():
             site = trace[name]
@@ -245,11 +278,7 @@ def read_priors(
             }
         return {name: {p: v for (n, p), v in out.items() if n == name} for name in latents}
 
-    structs = [leaf.struct() for leaf in found.layout.arrays]
-    with explained():
-        program = trace_program(laws, latents, structs, key_struct())
-    inputs = (*(leaf.name for leaf in found.layout.arrays), "")
-    every = Labelled(program, labels(program.out), inputs)
+    every = Told.of(found, laws, latents, rows=None).labelled
     # A statistic computed from records elsewhere would pass for a public constant.
     require_no_closure(every.pruned(lambda _: True), found.layout, found.num_records)
     priors = {}

@@ -5,6 +5,8 @@ last bit: the same compiled program ran, and nothing that it reads for them has 
 row is run alone, which shows terms that know how many rows there are, or their own number.
 """
 
+import itertools
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
@@ -17,10 +19,15 @@ from jaxtyping import Array
 from numpyro_dp._quick_compile import quickly_compiled
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.jaxprs import Pruned, primitives, prune, trace_program
+from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.plates import GuidedRowRun, RowRun
 from numpyro_dp.model.records import Layout
-from numpyro_dp.model.structure import explained, key_struct, quoted
-from numpyro_dp.model.synthetic import DUMMIES, made_up_rows, moved
+from numpyro_dp.model.structure import key_struct
 
+_DUMMIES = 3
+# What a row's columns are moved by, many at once where there are many.
+_MOVES = (0.05, 40.0, -1e3, 1e5)
+_GROUPS = 16
 # Narrow and wide positions in turn; a model is most often finite at one of them.
 _SIZES = (0.5, 0.1, 2.5)
 _TRIES = 21
@@ -74,6 +81,26 @@ class Subject(NamedTuple):
     terms: Callable[[dict[str, Any], list[Array], Array], dict[str, Array]]
     outcomes: Callable[[dict[str, Any], list[Array], Array], dict[str, tuple[Array, Array]]]
 
+    @classmethod
+    def of(
+        cls,
+        run: RowRun | GuidedRowRun,
+        layout: Layout,
+        starts: list[jax.ShapeDtypeStruct],
+        values: Callable[[list[Array], Array], dict[str, Any]],
+        own: Callable[[dict[str, Any], list[Array], Array], dict[str, Any]] | None = None,
+    ) -> "Subject":
+        """What a run on a few rows gives; ``own`` draws latents that each row has of its own."""
+
+        def on_rows(of: Callable[..., Any]) -> Callable[..., Any]:
+            def run_on(values: dict[str, Any], rows: list[Array], keys: Array) -> Any:
+                drawn = own(values, rows, keys) if own else {}
+                return of({**values, **drawn}, layout.fill(rows), keys[0], len(keys))
+
+            return run_on
+
+        return cls(layout, run.plate, starts, values, on_rows(run.terms), on_rows(run.outcomes))
+
 
 def require_additive(subject: Subject) -> None:
     """Run the model on three made-up records, changed one at a time, and on each alone.
@@ -86,7 +113,7 @@ def require_additive(subject: Subject) -> None:
     """
     program = _Program(subject)
     met = [_Met.on(program, each) for each in map(program.made_up, range(_TRIES))]
-    if not _seen(met, DUMMIES).all():
+    if not _seen(met, _DUMMIES).all():
         met += [_Met.on(program, each) for each in _with_drawn_outcomes(subject, met)]
     for each in _telling(met):
         _require_apart(program, each)
@@ -124,7 +151,7 @@ class _Program:
         self.key_shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
         values = jax.eval_shape(subject.values, subject.starts, key_struct())
         self.directions = jax.tree.leaves(values)
-        self.sites, together = _traced_terms(subject, values, DUMMIES)
+        self.sites, together = _traced_terms(subject, values, _DUMMIES)
         on_cpu = jax.default_backend() == "cpu"
         used = {*primitives(together.jaxpr)}
         self.slack = 0.0 if on_cpu and not _LOOPS & used else _SLACK
@@ -151,8 +178,8 @@ class _Program:
         return _Input(
             [np.asarray(size * rng.normal(size=s.shape), s.dtype) for s in self.subject.starts],
             [np.asarray(rng.normal(size=s.shape), s.dtype) for s in self.directions],
-            rng.integers(0, 2**32, (1 + DUMMIES, *self.key_shape), np.uint32),
-            [made_up_rows(rng, leaf.struct(DUMMIES)) for leaf in self.subject.layout.arrays],
+            rng.integers(0, 2**32, (1 + _DUMMIES, *self.key_shape), np.uint32),
+            [_made_up_rows(rng, leaf.struct(_DUMMIES)) for leaf in self.subject.layout.arrays],
         )
 
     def together(self, at: _Input) -> np.ndarray:
@@ -161,11 +188,11 @@ class _Program:
 
 
 def _traced_terms(subject: Subject, values: Any, rows: int) -> tuple[tuple[str, ...], Pruned]:
-    records = [leaf.struct(rows) for leaf in subject.layout.arrays]
+    records = subject.layout.structs(rows)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
     with explained(subject.plate, rows):
         program = trace_program(subject.terms, values, records, keys)
-    return tuple(program.out), prune(program, [True] * len(program.out))
+    return tuple(program.out), prune(program)
 
 
 def _statistics(program: Pruned, flat: list[Array], direction: list[Array], rows: list) -> Array:
@@ -206,7 +233,7 @@ class _Met(NamedTuple):
     @classmethod
     def on(cls, program: _Program, at: _Input) -> "_Met":
         """Run the program once for each row."""
-        found = [program.compiled(at, np.int32(row)) for row in range(DUMMIES)]
+        found = [program.compiled(at, np.int32(row)) for row in range(_DUMMIES)]
         alone = np.concatenate([np.asarray(each, np.float64) for _, each in found], axis=1)
         return cls(at, np.asarray(found[0][0], np.float64), alone)
 
@@ -225,7 +252,7 @@ def _telling(met: list[_Met]) -> list[_Met]:
 
 def _require_apart(program: _Program, met: _Met) -> None:
     """Change each row in turn; what was found of the others must stay the same to the last bit."""
-    for row, records in moved(met.at.records, gently=program.gently):
+    for row, records in _moved(met.at.records, gently=program.gently):
         after = program.together(met.at._replace(records=records))
         same_size = met.together[..., _FINITE] == after[..., _FINITE]
         differs = ~same_size | _differs(met.together, after, program.slack, 0.0)
@@ -280,7 +307,7 @@ def _with_drawn_outcomes(subject: Subject, met: list[_Met]) -> Iterator[_Input]:
     # No two alike, so that an outcome tells which argument it is.
     marks = [rng.permutation(100 * a.size)[: a.size].reshape(a.shape) for a in met[0].at.records]
     marked = [m.astype(a.dtype) for m, a in zip(marks, met[0].at.records, strict=True)]
-    with explained(subject.plate, DUMMIES):
+    with explained(subject.plate, _DUMMIES):
         compiled = quickly_compiled(outcomes, met[0].at)
     found = compiled(met[0].at._replace(records=marked))
     places = {
@@ -296,3 +323,67 @@ def _with_drawn_outcomes(subject: Subject, met: list[_Met]) -> Iterator[_Input]:
             for site, place in places.items():
                 records[place] = np.asarray(drawn[site][1]).astype(records[place].dtype)
             yield each.at._replace(records=records)
+
+
+def dummy_records(layout: Layout, rng_key: Array, m: int) -> list[Array]:
+    """Make up ``m`` records of the right shapes: 0 or 1, and as often, for floats, (0.1, 0.9).
+
+    Outcomes that must be 0 or 1 are often held as floats; other columns must be positive.
+    """
+    keys = jax.random.split(rng_key, len(layout.arrays))
+    structs = layout.structs(m)
+    return [_dummy(key, struct) for key, struct in zip(keys, structs, strict=True)]
+
+
+def _dummy(key: Array, struct: jax.ShapeDtypeStruct) -> Array:
+    kind_key, whole_key, key = jax.random.split(key, 3)
+    whole = jax.random.bernoulli(whole_key, 0.5, struct.shape).astype(struct.dtype)
+    if not jnp.issubdtype(struct.dtype, jnp.inexact):
+        return whole
+    between = jax.random.uniform(key, struct.shape, minval=0.1, maxval=0.9).astype(struct.dtype)
+    return jnp.where(jax.random.bernoulli(kind_key), whole, between)
+
+
+def _made_up_rows(rng: np.random.Generator, struct: jax.ShapeDtypeStruct) -> np.ndarray:
+    """Draw what outcomes and groups may have to be, mostly: 0 or 1, or positive."""
+    kind = rng.choice(3, p=(0.25, 0.5, 0.25))
+    if not jnp.issubdtype(struct.dtype, jnp.inexact):
+        return rng.integers(0, 5 if kind == 2 else 2, struct.shape).astype(struct.dtype)
+    made = (
+        rng.integers(0, 2, struct.shape),
+        rng.uniform(0.1, 0.9, struct.shape),
+        rng.normal(0, 3, struct.shape),
+    )
+    return made[kind].astype(struct.dtype)
+
+
+def _moved(records: list[np.ndarray], *, gently: bool) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Yield each row, with each of its columns moved by several amounts, and with all of them.
+
+    ``gently``: by a small amount only.
+    """
+    rng = np.random.default_rng(0)
+    sizes = [math.prod(a.shape[1:]) for a in records]
+    columns = np.arange(sum(sizes))
+    groups = [columns, *np.array_split(columns, min(len(columns), _GROUPS))]
+    ends = np.cumsum(sizes)[:-1]
+    for row, group, move in itertools.product(
+        range(_DUMMIES), groups, _MOVES[: 1 if gently else None]
+    ):
+        amounts = np.zeros(len(columns))
+        amounts[group] = move * rng.uniform(0.5, 1.0, len(group))
+        parts = zip(records, np.split(amounts, ends), strict=True)
+        yield row, [_with_row_moved(a, row, by.reshape(a.shape[1:])) for a, by in parts]
+
+
+def _with_row_moved(array: np.ndarray, row: int, by: np.ndarray) -> np.ndarray:
+    changed = array.copy()
+    if jnp.issubdtype(array.dtype, jnp.inexact):
+        changed[row] += by.astype(array.dtype)
+    else:
+        # A small amount makes a 1 of a 0 and a 0 of all else.
+        small = np.abs(by) < 1
+        moved = np.where(small, changed[row] == 0, changed[row] + by.astype(np.int64))
+        with np.errstate(invalid="ignore"):
+            changed[row] = np.where(by == 0, changed[row], moved).astype(array.dtype)
+    return changed

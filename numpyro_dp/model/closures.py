@@ -50,7 +50,7 @@ def loads(code: CodeType, by_shape: bool) -> Loads:
     :returns: The names; whatever a newer Python writes otherwise counts as loaded.
     """
     steps = [s for s in dis.get_instructions(code) if s.opname not in _SILENT]
-    found: tuple[set[str], ...] = set(), set(), set(), set()
+    found: set[tuple[str, str]] = set()
     for at, step in enumerate(steps):
         if "LOAD" not in step.opname or step.opname in ("LOAD_CONST", "LOAD_CLOSURE"):
             continue
@@ -58,38 +58,33 @@ def loads(code: CodeType, by_shape: bool) -> Loads:
         each = step.argval if isinstance(step.argval, tuple) else (step.argval,)
         if by_shape and _asks_for_shape(steps, at):
             each = each[:-1]
-        found[_where(step.opname)].update(map(str, each))
+        found.update((_where(step.opname), str(name)) for name in each)
     # Cells are handed on to inner functions, which are read themselves.
-    found[2].difference_update(code.co_cellvars, code.co_freevars)
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            more = loads(inner, by_shape)
-            found[0].update(more.variables)
-            found[1].update(more.cells)
-            found[3].update(more.attributes)
-    return Loads(*map(frozenset, found))
+    found -= {("parameters", name) for name in (*code.co_cellvars, *code.co_freevars)}
+    for inner in (c for c in code.co_consts if isinstance(c, CodeType)):
+        more = loads(inner, by_shape)._replace(parameters=frozenset())
+        found.update((where, n) for where, names in more._asdict().items() for n in names)
+    return Loads(*(frozenset(n for w, n in found if w == where) for where in Loads._fields))
 
 
-def _where(opname: str) -> int:
-    """Place among :class:`Loads` of what an instruction loads."""
+def _where(opname: str) -> str:
+    """Field of :class:`Loads` for what an instruction loads."""
     if opname in _ATTRIBUTE:
-        return 3
-    return 1 if "DEREF" in opname else 2 if "FAST" in opname else 0
+        return "attributes"
+    return "cells" if "DEREF" in opname else "parameters" if "FAST" in opname else "variables"
 
 
 def _asks_for_shape(steps: list[dis.Instruction], at: int) -> bool:
     """Whether what is loaded here is only asked for its shape: ``x.shape``, ``len(x)``."""
-    after = steps[at + 1] if at + 1 < len(steps) else None
-    if after is None:
+    if at + 1 == len(steps):
         return False
+    after, first = steps[at + 1], at
     if after.opname in _ATTRIBUTE:
         return after.argval in _OF_SHAPE
-    first = at
     while first > 0 and steps[first].opname in _ATTRIBUTE:
         first -= 1
-    asked = steps[first - 1] if first > 0 else None
     called = after.opname.startswith("CALL") and after.arg == 1
-    return called and asked is not None and asked.argval == "len"
+    return called and first > 0 and steps[first - 1].argval == "len"
 
 
 # Their objects hold made-up records: an autoguide keeps a trace of them.
@@ -164,18 +159,20 @@ def require_handed(
     return bool(warned)
 
 
-def require_arguments_handed(layout: Layout, num_records: int, arrays: Sequence[Any] = ()) -> None:
-    """Read the functions among a model's arguments, unless they are declared public.
+def require_all_handed(
+    model: Callable[..., Any], layout: Layout, num_records: int, arrays: Sequence[Any] = ()
+) -> bool:
+    """Read a model, and the functions among its arguments that are not declared public.
 
-    :param layout: the model's arguments.
-    :param num_records: number of records.
-    :param arrays: the record arguments, where they are at hand.
+    :returns: whether something was warned of in the model.
     :raises UnsupportedModelError: as :func:`require_handed`.
     """
+    warned = require_handed(model, layout, num_records, arrays)
     for leaf in layout.leaves:
         if isinstance(leaf, FixedLeaf) and not leaf.declared and callable(leaf.value):
             whose = f"argument `{leaf.name}`"
             require_handed(leaf.value, layout, num_records, arrays, whose=whose)
+    return warned
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

@@ -12,10 +12,11 @@ from numpyro.distributions import biject_to
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.jaxprs import Pruned, fingerprint, prune, trace_program
+from numpyro_dp.model.messages import explained, quoted
 from numpyro_dp.model.plates import run_whole
 from numpyro_dp.model.programs import require_no_closure
 from numpyro_dp.model.records import Layout
-from numpyro_dp.model.structure import Structure, explained, quoted
+from numpyro_dp.model.structure import Structure
 
 _TRIES = 100
 _JITTER = 1e-4
@@ -33,7 +34,7 @@ def initial_program(
     """Return key ↦ unconstrained position, traced without data; refuse a strategy that reads it."""
     # NumPyro's own convention: a bare strategy is called to get its configured form.
     configured = strategy if isinstance(strategy, partial) else strategy()
-    rows = layout.arrays[0].shape[0]
+    rows = layout.rows
     key = jax.ShapeDtypeStruct(jnp.shape(rng_key), rng_key.dtype)
     pruned = _trace(model, layout, structure, key, configured, rows)
     for others in layout.other_rows() if private_size else ():
@@ -67,8 +68,8 @@ def _trace(
         }
 
     with explained():
-        program = trace_program(start, key, [leaf.struct(rows) for leaf in layout.arrays])
-    pruned = prune(program, [True] * len(structure.latents))
+        program = trace_program(start, key, layout.structs(rows))
+    pruned = prune(program)
     reads = [a.name for a, used in zip(layout.arrays, pruned.used[1:], strict=True) if used]
     if reads:
         raise UnsupportedModelError(

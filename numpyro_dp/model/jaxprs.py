@@ -45,9 +45,10 @@ def trace_program(function: Callable[..., Any], *structs: Any) -> Program:
     return Program(closed, out)
 
 
-def prune(program: Program, wanted: Sequence[bool]) -> Pruned:
-    """Drop every equation, constant and input that the wanted flat outputs do not need."""
-    jaxpr, used_consts, used = partial_eval.dce_jaxpr_consts(program.closed.jaxpr, list(wanted))
+def prune(program: Program, wanted: Sequence[bool] | None = None) -> Pruned:
+    """Drop every equation, constant and input that the wanted flat outputs (all) do not need."""
+    kept_outputs = [True] * len(program.closed.jaxpr.outvars) if wanted is None else list(wanted)
+    jaxpr, used_consts, used = partial_eval.dce_jaxpr_consts(program.closed.jaxpr, kept_outputs)
     kept = [c for c, needed in zip(program.closed.consts, used_consts, strict=True) if needed]
     return Pruned(jaxpr, tuple(kept), tuple(used))
 

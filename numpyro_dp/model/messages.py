@@ -1,19 +1,34 @@
-"""Why a model does not split, where the shapes of its sites and arguments show it.
+"""Why a model does not split: what JAX raised, or what the shapes of sites and arguments show.
 
 A refusal names what failed first. Often that is a consequence: of one outcome too many, of a latent
 for each record, of a list in the place of an array. The cause is looked for here, and said instead.
 """
 
-from collections.abc import Generator, Sequence
+import linecache
+import traceback
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpyro
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.records import Layout
+from numpyro_dp.model.plates import peeled
+from numpyro_dp.model.records import MANY, ArrayLeaf, FixedLeaf, Layout
 
+_QUOTABLE = tuple(str(Path(file).parent) for file in (jax.__file__, numpyro.__file__, __file__))
+_LIBRARIES = (*_QUOTABLE, str(Path(np.__file__).parent))
+_VALUE_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
 _BOOLEAN = (
     "a Boolean mask picks records by their values: keep every row, put a number where one is "
     "missing, as in `jnp.where(ok, y, 0)`, and leave these terms out with "
@@ -35,6 +50,66 @@ _NUMBER = (
     "as a Python number, such as `num_groups=4`"
 )
 _COUNTING = ("set(", "unique(", "max(", ".nunique", "bincount(")
+
+
+def quoted(names: Iterator[str] | Sequence[str]) -> str:
+    """Join names for a message."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+@contextmanager
+def explained(
+    plate: str | None = None, rows: int = 1, given: str = "", perhaps: str = ""
+) -> Generator[None]:
+    """Turn whatever a traced model raises into a message with cause and remedy.
+
+    ``plate`` is given when the model is being run on a few of its rows; ``given`` describes its
+    arrays, and ``perhaps`` what of them may be the cause. An error's text is quoted only where JAX
+    or NumPyro wrote it: shapes, never values.
+    """
+    try:
+        yield
+    except UnsupportedModelError:
+        raise
+    except _VALUE_ERRORS as error:
+        raise UnsupportedModelError(_of_values(error)) from error
+    except Exception as error:
+        # What `set` says of a traced array's entries.
+        if isinstance(error, TypeError) and "unhashable" in str(error) and "Tracer" in str(error):
+            raise UnsupportedModelError(_of_values(error)) from error
+        problem = f"{_summary(error)} ({_place(error)})"
+        if plate is None:
+            text = (
+                f"the model cannot be traced on arrays of these shapes{given}: {problem}{perhaps}"
+            )
+        else:
+            text = (
+                f"the model cannot be run on {'one record' if rows == 1 else f'{rows} records'} of "
+                f"plate `{plate}`: {problem}. Derive sizes from `x.shape[0]`, not from a constant"
+            )
+        raise UnsupportedModelError(text) from error
+
+
+def _of_values(error: Exception) -> str:
+    place = _place(error)
+    return f"the model looks at the values of its data ({place}): {_looks_at_values(error, place)}"
+
+
+def _summary(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    quotable = bool(frames) and frames[-1].filename.startswith(_QUOTABLE)
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if quotable and lines else type(error).__name__
+
+
+def _place(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
+    if not own:
+        return "inside NumPyro"
+    frame = own[-1]
+    code = linecache.getline(frame.filename, frame.lineno or 0).strip()
+    return f"`{code}`, line {frame.lineno}" if code else f"line {frame.lineno}"
 
 
 class Shapes(NamedTuple):
@@ -60,17 +135,15 @@ class Shapes(NamedTuple):
 def site_shapes(site: Any) -> Shapes:
     """Read the shapes of a traced sample site."""
     fn = site["fn"]
-    while type(fn).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
-        fn = fn.base_dist
     return Shapes(
-        tuple(site["fn"].batch_shape),
-        tuple(site["fn"].event_shape),
+        tuple(fn.batch_shape),
+        tuple(fn.event_shape),
         jnp.shape(site["value"]),
-        type(fn).__name__ == "Independent",
+        peeled(fn).folded > 0,
     )
 
 
-def looks_at_values(error: Exception, code: str) -> str:
+def _looks_at_values(error: Exception, code: str) -> str:
     """What to do where code asked a traced array for a value.
 
     :param error: what JAX raised.
@@ -85,9 +158,42 @@ def looks_at_values(error: Exception, code: str) -> str:
     return _CONSTANTS
 
 
+def arrays_of(layout: Layout) -> str:
+    """What was taken as data, for a message: a list or a missing row is then seen at once."""
+    lists = tuple(f"{name}[" for name in _lists(layout))
+    told = [leaf for leaf in layout.arrays if not leaf.name.startswith(lists)]
+    shapes = ", ".join(f"`{leaf.name}` {leaf.shape}" for leaf in told)
+    return f"arrays are {shapes or 'none'}; all else counts as a plain Python value"
+
+
+def _lists(layout: Layout) -> tuple[str, ...]:
+    """Names of arguments that are lists of numbers, of such lists, or of many arrays."""
+    args, kwargs = jax.tree.unflatten(layout.tree, layout.leaves)
+    given = [*args, *kwargs.values()]
+    given += [each for value in given if isinstance(value, dict) for each in value.values()]
+    lists = [v for v in given if isinstance(v, (list, tuple)) and jax.tree.leaves(v)]
+    names = ((jax.tree.leaves(v)[0].name, v) for v in lists if _is_table(v))
+    # What a leaf's name says of its place within the list is left out.
+    return tuple(name.rsplit("[", _depth(value))[0] for name, value in names)
+
+
+def _depth(value: Any) -> int:
+    """How many lists stand around the first leaf."""
+    return 1 + _depth(value[0]) if isinstance(value, (list, tuple)) and len(value) else 0
+
+
+def _is_table(value: Sequence[Any]) -> bool:
+    """Tell whether a list looks like an array that nobody made one of."""
+    leaves = jax.tree.leaves(value)
+    if all(isinstance(leaf, ArrayLeaf) for leaf in leaves):
+        return len(value) >= MANY and len({leaf.shape for leaf in leaves}) == 1
+    numbers = (bool, int, float)
+    return all(isinstance(leaf, FixedLeaf) and type(leaf.value) in numbers for leaf in leaves)
+
+
 def misfits(layout: Layout) -> str:
     """What of the arguments explains that a model cannot be traced; empty where nothing does."""
-    lists = layout.list_names()
+    lists = _lists(layout)
     texts = [f"argument `{name}` is a Python list: pass `np.asarray({name})`" for name in lists]
     rows = [leaf.shape[0] for leaf in layout.arrays]
     usual = max(rows, key=rows.count, default=0)
@@ -166,10 +272,10 @@ def _entry_for_each(structure: Any, layout: Layout) -> str | None:
         and not any(s.name == name and s.inside(p) for s in structure.sites for p in around)
     ]
     if latents:
-        names = ", ".join(f"`{name}`" for name in latents)
         return (
-            f"latent site(s) {names} have an entry for each of {size} records: what a draw says of "
-            "such an entry is about one person, and no noise can hide that and leave anything. "
+            f"latent site(s) {quoted(latents)} have an entry for each of {size} records: what a "
+            "draw says of such an entry is about one person, and no noise can hide that and leave "
+            "anything. "
             "Give the records' effect to public groups (a plate of groups, indexed by each "
             "record's group); integrate it out (`NegativeBinomial2` for `Poisson` with an effect a "
             "record, `StudentT` for a scale a record); draw it inside the records' plate and use "

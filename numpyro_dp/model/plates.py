@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.distributions.util import is_identically_one
 from numpyro.infer.util import _unconstrain_params, log_density
@@ -21,11 +22,40 @@ from numpyro_dp.errors import UnsupportedModelError
 
 Model = Callable[..., Any]
 Trace = Mapping[str, dict[str, Any]]
+_LAYERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)
 
 
 def in_plate(site: Mapping[str, Any], plate: str) -> bool:
     """Say whether a site lies inside the named plate."""
     return any(frame.name == plate for frame in site["cond_indep_stack"])
+
+
+class Peeled(NamedTuple):
+    """What is inside of expanded, masked and reshaped distributions.
+
+    - **fn**: the distribution itself.
+    - **kept**: the mask of its draws; ``True`` where nothing masks.
+    - **folded**: how many of its batch dimensions ``to_event`` took.
+    """
+
+    fn: Any
+    kept: Any
+    folded: int
+
+
+def peeled(fn: Any) -> Peeled:
+    """Take off what expands, masks or reshapes a distribution."""
+    kept, folded = True, 0
+    while isinstance(fn, _LAYERS):
+        if isinstance(fn, dist.MaskedDistribution):
+            kept = jnp.logical_and(kept, fn._mask)
+        elif isinstance(fn, dist.Independent):
+            more = fn.reinterpreted_batch_ndims
+            if kept is not True:
+                kept = jnp.reshape(kept, jnp.shape(kept) + (1,) * more)
+            folded += more
+        fn = fn.base_dist
+    return Peeled(fn, kept, folded)
 
 
 def site_log_prob(site: Mapping[str, Any]) -> jax.Array:

@@ -17,20 +17,44 @@ from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.closures import require_arguments_handed, require_handed
+from numpyro_dp.model.additivity import dummy_records
+from numpyro_dp.model.closures import require_all_handed, require_handed
 from numpyro_dp.model.initial import draw_position, initial_program
-from numpyro_dp.model.programs import holds_longer
+from numpyro_dp.model.jaxprs import Pruned
+from numpyro_dp.model.messages import quoted
+from numpyro_dp.model.programs import GlobalPrograms, holds_longer
 from numpyro_dp.model.records import Layout, as_records, read_arguments
 from numpyro_dp.model.redaction import unnumbered
-from numpyro_dp.model.split import Parts, Spec, check_additive, split
-from numpyro_dp.model.structure import quoted
-from numpyro_dp.model.synthetic import dummy_records
+from numpyro_dp.model.split import Spec, check_additive, split
+from numpyro_dp.model.structure import Structure
 
 Model = Callable[..., Any]
 Position = Mapping[str, Any]
 
 
-class PrivateModel:
+class Frozen:
+    """A value that was judged: no attribute of it changes, and its identity says what equals it."""
+
+    _identity: Hashable
+    _hash: int
+
+    def _keep(self, identity: Hashable, **attributes: Any) -> None:
+        self.__dict__.update(attributes, _identity=identity, _hash=hash(identity))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is frozen: cannot set {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is frozen: cannot delete {name!r}")
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self._identity == other._identity
+
+
+class PrivateModel(Frozen):
     """A NumPyro model split into its prior and one independent term for each record.
 
     A *record* is one slice of the private plate, the plate that encloses every observed site. Its
@@ -52,6 +76,9 @@ class PrivateModel:
         the same program with one row more and with three. Pickles hold no number.
     :raises UnsupportedModelError: when the model cannot be split; the message names the site or the
         argument, the cause and the remedy, and holds no value of the data.
+
+    What was read stands in ``function`` (the model itself), ``layout`` (its arguments without a
+    value), ``structure`` (its sites), ``programs`` (of the prior) and ``term`` (of one record).
 
     **Privacy.** ``log_prior``, ``constrain``, ``deterministics`` and ``init`` provably read no
     record. ``record_log_likelihood`` reads one. What is wrapped in ``public``, Python numbers and
@@ -79,9 +106,13 @@ class PrivateModel:
     latents: tuple[str, ...]
     dropped_deterministics: tuple[str, ...]
     public_inputs: tuple[str, ...]
-    _spec: Spec
-    _parts: Parts
-    _hash: int
+    function: Model
+    layout: Layout
+    structure: Structure
+    programs: GlobalPrograms
+    term: Pruned
+    private_size: bool
+    _identity: Spec
 
     def __init__(
         self,
@@ -101,18 +132,20 @@ class PrivateModel:
         parts = split(spec)
         if check:
             check_additive(spec, parts)
-        values = {
-            "num_records": parts.num_records,
-            "plate": parts.plate,
-            "latents": tuple(s.name for s in parts.structure.of_kind("latent")),
-            "dropped_deterministics": parts.programs.dropped,
-            "public_inputs": spec.layout.public_names,
-            "_spec": spec,
-            "_parts": parts,
-            "_hash": hash(spec),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        self._keep(
+            spec,
+            num_records=parts.num_records,
+            plate=parts.plate,
+            latents=tuple(s.name for s in parts.structure.of_kind("latent")),
+            dropped_deterministics=parts.programs.dropped,
+            public_inputs=spec.layout.public_names,
+            function=spec.model,
+            layout=spec.layout,
+            structure=parts.structure,
+            programs=parts.programs,
+            term=parts.term,
+            private_size=spec.private_size,
+        )
         if self.dropped_deterministics:
             warnings.warn(
                 f"deterministic site(s) {quoted(self.dropped_deterministics)} depend on the "
@@ -123,15 +156,10 @@ class PrivateModel:
 
     def _read(self, model_args: Sequence[Any], model_kwargs: Mapping[str, Any] | None) -> None:
         """Read the code of the model, and of functions among its arguments."""
-        spec, records = self._spec, read_arguments(self._spec.model, model_args, model_kwargs)[1]
-        warned = require_handed(spec.model, spec.layout, self.num_records, records)
-        require_arguments_handed(spec.layout, self.num_records, records)
-        programs = (
-            self._parts.programs.log_prior,
-            self._parts.programs.constrain,
-            self._parts.term,
-        )
-        if not warned and any(holds_longer(program, spec.layout) for program in programs):
+        records = read_arguments(self.function, model_args, model_kwargs)[1]
+        warned = require_all_handed(self.function, self.layout, self.num_records, records)
+        programs = self.programs.log_prior, self.programs.constrain, self.term
+        if not warned and any(holds_longer(program, self.layout) for program in programs):
             warnings.warn(
                 "the model closes over an array that may hold records: if it does, they are "
                 "unprotected. Pass it as an argument (wrapped in `numpyro_dp.public` if it holds "
@@ -139,37 +167,23 @@ class PrivateModel:
                 stacklevel=3,
             )
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"PrivateModel is frozen: cannot set {name!r}")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"PrivateModel is frozen: cannot delete {name!r}")
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PrivateModel) and self._spec == other._spec
-
     def __repr__(self) -> str:
-        name = getattr(self._spec.model, "__name__", type(self._spec.model).__name__)
-        size = "" if self._spec.private_size else f", num_records={self.num_records}"
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        size = "" if self.private_size else f", num_records={self.num_records}"
         return f"PrivateModel({name}, plate={self.plate!r}{size}, latents={self.latents})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Jaxprs do not pickle; the specification holds no record and rebuilds them. A number of
         # records that is private stays behind.
-        return _rebuild, tuple(self._spec)[:-1]
+        return _rebuild, tuple(self._identity)[:-1]
 
     def unnumbered(self) -> "PrivateModel":
         """The same without the number of records, where that is private: what a result may keep."""
-        if not self._spec.private_size:
+        if not self.private_size:
             return self
-        spec = self._spec._replace(num_records=None)
-        rows = spec.layout.arrays[0].shape[0]
-        changed = {"num_records": rows, "_parts": self._parts._replace(num_records=rows)}
         made = object.__new__(PrivateModel)
-        made.__dict__.update(self.__dict__ | changed | {"_spec": spec, "_hash": hash(spec)})
+        made.__dict__.update(self.__dict__, num_records=self.layout.rows)
+        made._keep(self._identity._replace(num_records=None))
         return made
 
     def records(
@@ -184,15 +198,15 @@ class PrivateModel:
             ...]``.
         :raises UnsupportedModelError: when the arguments differ in anything but the arrays' values.
         """
-        given, arrays = read_arguments(self._spec.model, model_args, model_kwargs)
-        layout = given.unnumbered() if self._spec.private_size else given
-        if layout != self._spec.layout:
+        given, arrays = read_arguments(self.function, model_args, model_kwargs)
+        layout = given.unnumbered() if self.private_size else given
+        if layout != self.layout:
             raise UnsupportedModelError(
                 f"the arguments differ from those the model was split with "
-                f"({_difference(self._spec.layout, layout)}): build a new PrivateModel for them"
+                f"({_difference(self.layout, layout)}): build a new PrivateModel for them"
             )
         # From a pickle, no number is known where that is private, and any is as good.
-        known = self._spec.num_records
+        known = self._identity.num_records
         if known is not None and given.arrays[0].shape[0] != known:
             raise UnsupportedModelError(
                 "the arguments differ from those the model was split with (their number of rows): "
@@ -212,27 +226,26 @@ class PrivateModel:
             by at most 1e-4, because NumPyro's Bernoulli score is wrong at logits of exactly 0.
         :raises UnsupportedModelError: when the strategy reads a record (or its number, if private).
         """
-        spec, parts = self._spec, self._parts
         start = initial_program(
-            spec.model,
-            spec.layout,
-            parts.structure,
+            self.function,
+            self.layout,
+            self.structure,
             rng_key,
             strategy,
             self.num_records,
-            spec.private_size,
+            self.private_size,
         )
         return draw_position(start, self.log_prior, rng_key)
 
     def constrain(self, z: Position) -> dict[str, Array]:
         """Map an unconstrained position to the latents' own supports; reads no record."""
-        programs = self._parts.programs
+        programs = self.programs
         flat = programs.constrain(self._position(z))
         return jax.tree.unflatten(jax.tree.structure(programs.constrained), flat)
 
     def deterministics(self, z: Position) -> dict[str, Array]:
         """Return the deterministic sites that read no record, at an unconstrained position."""
-        programs = self._parts.programs
+        programs = self.programs
         flat = programs.deterministics(self._position(z))
         return jax.tree.unflatten(jax.tree.structure(programs.deterministic), flat)
 
@@ -241,7 +254,7 @@ class PrivateModel:
 
         Sites and factors outside the private plate belong to it. It reads no record.
         """
-        return sum(self._parts.programs.log_prior(self._position(z)), start=jnp.asarray(0.0))
+        return sum(self.programs.log_prior(self._position(z)), start=jnp.asarray(0.0))
 
     def record_log_likelihood(self, z: Position, record: Sequence[Array]) -> Float[Array, ""]:
         """Log likelihood of one record at an unconstrained position.
@@ -253,7 +266,7 @@ class PrivateModel:
         """
         constrained = self.constrain(z)
         leaves = self._rows(record, 1)
-        (value,) = self._parts.term([*jax.tree.leaves(constrained), *leaves])
+        (value,) = self.term([*jax.tree.leaves(constrained), *leaves])
         return value
 
     def require_handed(
@@ -269,7 +282,7 @@ class PrivateModel:
         """
         require_handed(
             function,
-            self._spec.layout,
+            self.layout,
             self.num_records,
             records,
             whose=f"{name}=",
@@ -278,10 +291,10 @@ class PrivateModel:
 
     def dummy_records(self, rng_key: Array, m: int) -> list[Array]:
         """Make up ``m`` records of the right shapes: floats in (0.1, 0.9), the rest 0 or 1."""
-        return dummy_records(self._spec.layout, rng_key, m)
+        return dummy_records(self.layout, rng_key, m)
 
     def _position(self, z: Position) -> list[Array]:
-        latents = self._parts.structure.latents
+        latents = self.structure.latents
         if set(z) != set(latents):
             raise ValueError(
                 f"a position holds the latents {quoted(sorted(latents))}, got {quoted(sorted(z))}"
@@ -289,7 +302,7 @@ class PrivateModel:
         return [jnp.asarray(z[name], latents[name].dtype) for name in sorted(latents)]
 
     def _rows(self, record: Sequence[Array], rows: int) -> list[Array]:
-        expected = [leaf.struct(rows) for leaf in self._spec.layout.arrays]
+        expected = self.layout.structs(rows)
         got = [jnp.shape(a) for a in record]
         if got != [s.shape for s in expected]:
             raise ValueError(
@@ -334,10 +347,10 @@ def _specify(
         )
     layout, _ = read_arguments(model, model_args, model_kwargs)
     if not private_size or not layout.arrays:
-        return Spec(model, layout, data_plate, private_size, _x64())
-    num_records = layout.arrays[0].shape[0]
+        return Spec(model, layout, data_plate, private_size, x64())
+    num_records = layout.rows
     public = unnumbered(private_size, layout.unnumbered)
-    return Spec(model, public, data_plate, private_size, _x64(), num_records)
+    return Spec(model, public, data_plate, private_size, x64(), num_records)
 
 
 @lru_cache(maxsize=64)
@@ -348,23 +361,23 @@ def _cached(spec: Spec, check: bool) -> PrivateModel:
 
 
 def _rebuild(
-    model: Model, layout: Layout, data_plate: str | None, private_size: bool, x64: bool
+    model: Model, layout: Layout, data_plate: str | None, private_size: bool, wide: bool
 ) -> PrivateModel:
-    if x64 != _x64():
+    if wide != x64():
         raise ValueError(
-            f"this PrivateModel was pickled with jax_enable_x64={x64}: set the same before loading"
+            f"this PrivateModel was pickled with jax_enable_x64={wide}: set the same before loading"
         )
     with warnings.catch_warnings():
         # Whoever built it has seen them.
         warnings.simplefilter("ignore", UserWarning)
-        built = _cached(Spec(model, layout, data_plate, private_size, x64), False)
+        built = _cached(Spec(model, layout, data_plate, private_size, wide), False)
         if not private_size:
-            require_handed(model, layout, built.num_records)
-            require_arguments_handed(layout, built.num_records)
+            require_all_handed(model, layout, built.num_records)
         return built
 
 
-def _x64() -> bool:
+def x64() -> bool:
+    """Whether JAX has 64-bit numbers: every traced program is of one precision."""
     return bool(jax.config.read("jax_enable_x64"))
 
 

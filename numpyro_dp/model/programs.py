@@ -1,6 +1,6 @@
 """The traced programs of a private model, judged: what reads a record, and what may not."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -17,9 +17,10 @@ from numpyro_dp.model.jaxprs import (
     prune,
     trace_program,
 )
-from numpyro_dp.model.plates import RowRun, in_plate, run_whole, site_log_prob
+from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.plates import GuidedRowRun, RowRun, in_plate, run_whole, site_log_prob
 from numpyro_dp.model.records import Layout
-from numpyro_dp.model.structure import Structure, explained, key_struct, quoted
+from numpyro_dp.model.structure import Structure, key_struct
 
 _RANDOM = "random numbers or a latent of the private plate"
 
@@ -55,6 +56,12 @@ class Labelled(NamedTuple):
     labels: tuple[tuple[str, str], ...]
     inputs: tuple[str, ...]
 
+    @classmethod
+    def of(cls, program: Program, inputs: tuple[str, ...]) -> "Labelled":
+        """Label a program by the keys of its outputs, which are dictionaries of dictionaries."""
+        paths = jax.tree_util.tree_flatten_with_path(program.out)[0]
+        return cls(program, tuple((path[0].key, path[1].key) for path, _ in paths), inputs)
+
     def pruned(self, wanted: Callable[[tuple[str, str]], bool]) -> Pruned:
         """Keep the outputs whose (group, site) label is wanted."""
         return prune(self.program, [wanted(label) for label in self.labels])
@@ -63,6 +70,13 @@ class Labelled(NamedTuple):
         """Names of the record arguments (and ``""`` for the key) that a pruned program reads."""
         used = pruned.used[len(pruned.used) - len(self.inputs) :]
         return [name for name, needed in zip(self.inputs, used, strict=True) if needed]
+
+    def differing(self, other: "Labelled") -> Iterator[tuple[str, str]]:
+        """Yield the labels under which another trace of the same model computes something else."""
+        for label in dict.fromkeys(self.labels):
+            here, there = (each.pruned(lambda lb, t=label: lb == t) for each in (self, other))
+            if fingerprint(here) != fingerprint(there):
+                yield label
 
 
 def _label(
@@ -79,12 +93,10 @@ def _label(
             "prior": {k: site_log_prob(s) for k, s in samples.items() if not in_plate(s, plate)},
         }
 
-    structs = [leaf.struct(n) for leaf in layout.arrays]
+    structs = layout.structs(n)
     with explained():
         program = trace_program(parts, structure.latents, structs, key_struct())
-    paths = jax.tree_util.tree_flatten_with_path(program.out)[0]
-    labels = tuple((path[0].key, path[1].key) for path, _ in paths)
-    return Labelled(program, labels, (*(leaf.name for leaf in layout.arrays), ""))
+    return Labelled.of(program, (*(leaf.name for leaf in layout.arrays), ""))
 
 
 def global_programs(
@@ -97,17 +109,17 @@ def global_programs(
     private_size: bool,
 ) -> GlobalPrograms:
     """Trace the model on all rows and keep what no record reaches, or refuse by name."""
-    rows = layout.arrays[0].shape[0]
+    rows = layout.rows
     whole = _label(model, layout, structure, plate, rows)
     for group in ("constrained", "prior"):
         pruned = whole.pruned(lambda label, g=group: label[0] == g)
         if whole.reads(pruned):
             _refuse_readers(whole, group, structure, plate)
-    dropped = _record_readers(whole, "deterministic")
+    dropped = {*_record_readers(whole, "deterministic")}
     if private_size:
         for others in layout.other_rows():
             longer = _label(model, layout, structure, plate, others)
-            dropped |= _require_same(whole, longer, plate)
+            dropped.update(_require_same(whole, longer, plate))
     kept = {k: v for k, v in whole.program.out["deterministic"].items() if k not in dropped}
     programs = GlobalPrograms(
         log_prior=whole.pruned(lambda label: label[0] == "prior"),
@@ -147,41 +159,42 @@ def _refuse_readers(whole: Labelled, group: str, structure: Structure, plate: st
         raise UnsupportedModelError(text)
 
 
-def _require_same(whole: Labelled, longer: Labelled, plate: str) -> dict[str, list[str]]:
+def _require_same(whole: Labelled, longer: Labelled, plate: str) -> list[str]:
     """Compare programs at two numbers of records; returns the deterministic sites that differ."""
-    differing: dict[str, list[str]] = {}
-    for group, name in dict.fromkeys(whole.labels):
-        here, there = (p.pruned(lambda lb, t=(group, name): lb == t) for p in (whole, longer))
-        if fingerprint(here) == fingerprint(there):
-            continue
+    dropped = []
+    for group, name in whole.differing(longer):
         if group == "deterministic":
-            differing[name] = []
+            dropped.append(name)
             continue
         what = "support" if group == "constrained" else "prior or factor"
         raise UnsupportedModelError(
             f"{what} of site `{name}` depends on the number of records in plate `{plate}`, which "
             "is private under add_remove: use a public constant instead"
         )
-    return differing
+    return dropped
 
 
-def rows_program(run: RowRun, layout: Layout, constrained: Mapping[str, Any], rows: int) -> Pruned:
-    """Trace the model on ``rows`` records at constrained latents; refuse random numbers."""
+def record_program(
+    run: RowRun | GuidedRowRun, layout: Layout, values: Mapping[str, Any], *, drawn: bool = False
+) -> Pruned:
+    """Trace a record's term at given values, on one row alone.
+
+    Random numbers are refused, unless latents of the record are ``drawn``.
+    """
 
     def term(values: dict[str, Any], arrays: list[Any], key: jax.Array) -> jax.Array:
-        return run(values, layout.fill(arrays), key, rows)
+        return run(values, layout.fill(arrays), key, 1)
 
-    structs = [leaf.struct(rows) for leaf in layout.arrays]
-    with explained(run.plate, rows):
-        program = trace_program(term, dict(constrained), structs, key_struct())
-    pruned = prune(program, [True])
-    if program.out.shape != ():
+    with explained(run.plate, 1):
+        program = trace_program(term, dict(values), layout.structs(1), key_struct())
+    pruned = prune(program)
+    if np.shape(program.out) != ():
         raise UnsupportedModelError(
             f"the log likelihood of one record has shape {program.out.shape} instead of a single "
             "number: give batch dimensions inside a record a plate of their own"
         )
     require_one_record(pruned)
-    if pruned.used[-1]:
+    if pruned.used[-1] and not drawn:
         raise UnsupportedModelError(
             "the model draws random numbers (`numpyro.prng_key`) while evaluating a record: make "
             "the noise a latent site or take it out"
@@ -259,7 +272,7 @@ def _gradient(
 
 
 def _require_own(derivative: Program, layout: Layout, num_records: int) -> None:
-    pruned = prune(derivative, [True] * len(jax.tree.leaves(derivative.out)))
+    pruned = prune(derivative)
     if derivative.closed.jaxpr.effects:
         raise UnsupportedModelError(
             "a custom derivative of the model has side effects (`jax.debug.print` or a callback), "

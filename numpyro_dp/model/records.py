@@ -20,10 +20,9 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 
-_NUMBERS = (bool, int, float)
 # So many arrays in a list are rows of one; and so many entries may be records whose number nobody
 # may look at.
-_MANY = 10
+MANY = 10
 _STATIC_TYPES = (bool, int, float, complex, str, bytes)
 # Rows in the place of a private number of records: a prime, hardly the length of another axis. What
 # is traced on them must be the same on few, too.
@@ -105,34 +104,34 @@ class Layout:
         """The array arguments in their flat order."""
         return tuple(leaf for leaf in self.leaves if isinstance(leaf, ArrayLeaf))
 
+    @functools.cached_property
+    def declared(self) -> tuple[FixedLeaf, ...]:
+        """The arguments that were wrapped in :func:`public`."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, FixedLeaf) and leaf.declared)
+
     @property
-    def outline(self) -> str:
-        """What was taken as data, for a message: a list or a missing row is then seen at once."""
-        lists = self.list_names()
-        told = [
-            leaf for leaf in self.arrays if not leaf.name.startswith(tuple(f"{n}[" for n in lists))
-        ]
-        shapes = ", ".join(f"`{leaf.name}` {leaf.shape}" for leaf in told)
-        return f"arrays are {shapes or 'none'}; all else counts as a plain Python value"
+    def rows(self) -> int:
+        """Rows of the first array: the number of records, or the public one in its place."""
+        return self.arrays[0].shape[0]
+
+    def structs(self, rows: int | None = None) -> list[jax.ShapeDtypeStruct]:
+        """Return the abstract arrays, with ``rows`` rows in place of their own where given."""
+        return [leaf.struct(rows) for leaf in self.arrays]
 
     @property
     def public_names(self) -> tuple[str, ...]:
         """Names of the arguments that were wrapped in :func:`public`."""
-        return tuple(
-            leaf.name for leaf in self.leaves if isinstance(leaf, FixedLeaf) and leaf.declared
-        )
+        return tuple(leaf.name for leaf in self.declared)
 
     def public_arrays(self) -> Iterator[np.ndarray]:
         """Yield every array inside a public argument."""
-        for leaf in self.leaves:
-            if isinstance(leaf, FixedLeaf) and leaf.declared:
-                for part in jax.tree.leaves(leaf.value):
-                    if isinstance(part, (np.ndarray, jax.Array)) and _is_numeric(part):
-                        yield np.asarray(part)
+        for part in jax.tree.leaves([leaf.value for leaf in self.declared]):
+            if isinstance(part, (np.ndarray, jax.Array)) and _is_numeric(part):
+                yield np.asarray(part)
 
     def is_public(self, value: Any) -> bool:
         """Tell whether an array or object was declared public too: itself, or equal values."""
-        declared = [x.value for x in self.leaves if isinstance(x, FixedLeaf) and x.declared]
+        declared = [leaf.value for leaf in self.declared]
         if any(part is value for part in (*declared, *jax.tree.leaves(declared))):
             return True
         alike = [a for a in self.public_arrays() if a.shape == getattr(value, "shape", None)]
@@ -140,14 +139,14 @@ class Layout:
 
     def tells_length(self, num_records: int) -> bool:
         """Tell whether the number of records is public, and stands in the arrays' shapes."""
-        return self.arrays[0].shape[0] == num_records != _PUBLIC_ROWS
+        return self.rows == num_records != _PUBLIC_ROWS
 
     def is_of_all(self, length: int, num_records: int) -> bool:
         """Tell whether a list or axis has an entry for each record.
 
         Where their number is private, no verdict may follow it: many entries are taken for all.
         """
-        return length == num_records if self.tells_length(num_records) else length >= _MANY
+        return length == num_records if self.tells_length(num_records) else length >= MANY
 
     def is_longer(self, shape: tuple[int, ...]) -> bool:
         """Tell whether an array has an axis longer than the records, as no argument's other axis.
@@ -155,7 +154,7 @@ class Layout:
         It may be the records before some were left out.
         """
         others = {length for leaf in self.arrays for length in leaf.shape[1:]}
-        return any(n > self.arrays[0].shape[0] and n not in others for n in shape)
+        return any(n > self.rows and n not in others for n in shape)
 
     def fill(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Rebuild ``(model_args, model_kwargs)`` around the given arrays."""
@@ -165,7 +164,7 @@ class Layout:
 
     def other_rows(self) -> tuple[int, ...]:
         """Other numbers of rows, at which a program that tells of no number must be the same."""
-        return self.arrays[0].shape[0] + 1, _FEW_ROWS
+        return self.rows + 1, _FEW_ROWS
 
     def unnumbered(self) -> "Layout":
         """The same with a public number of rows: what is traced from it tells of no other.
@@ -200,21 +199,16 @@ class Layout:
                     f"`numpyro_dp.public({name})` if it holds nothing private"
                 )
 
-    def list_names(self) -> tuple[str, ...]:
-        """Names of arguments that are lists of numbers, of such lists, or of many arrays."""
-        args, kwargs = jax.tree.unflatten(self.tree, self.leaves)
-        given = [*args, *kwargs.values()]
-        given += [each for value in given if isinstance(value, dict) for each in value.values()]
-        lists = [v for v in given if isinstance(v, (list, tuple)) and jax.tree.leaves(v)]
-        names = ((jax.tree.leaves(v)[0].name, v) for v in lists if _is_table(v))
-        # What a leaf's name says of its place within the list is left out.
-        return tuple(name.rsplit("[", _depth(value))[0] for name, value in names)
-
     def require_records(self, num_records: int, plate: str, outcomes: Sequence[str] = ()) -> None:
-        """Refuse every array argument that has no leading axis of ``num_records`` rows.
+        """Refuse every array argument that has no leading axis of ``num_records`` rows, or none.
 
         ``outcomes`` are names of those that the model observes, which hold somebody's data.
         """
+        if not self.arrays:
+            raise UnsupportedModelError(
+                f"no argument holds records (plate `{plate}`): pass the data as arguments of the "
+                "model, not by a closure"
+            )
         for leaf in self.arrays:
             if leaf.shape[0] == num_records:
                 continue
@@ -282,19 +276,6 @@ def _as_record(array: Any, dtype: Any) -> jax.Array:
     own[...] = array
     # Taken as it is, since it begins where JAX wants it to; nobody else can write to it.
     return jax.device_put(own, may_alias=True)
-
-
-def _depth(value: Any) -> int:
-    """How many lists stand around the first leaf."""
-    return 1 + _depth(value[0]) if isinstance(value, (list, tuple)) and len(value) else 0
-
-
-def _is_table(value: Sequence[Any]) -> bool:
-    """Tell whether a list looks like an array that nobody made one of."""
-    leaves = jax.tree.leaves(value)
-    if all(isinstance(leaf, ArrayLeaf) for leaf in leaves):
-        return len(value) >= _MANY and len({leaf.shape for leaf in leaves}) == 1
-    return all(isinstance(leaf, FixedLeaf) and type(leaf.value) in _NUMBERS for leaf in leaves)
 
 
 def _listings(value: Any) -> Iterator[Any]:

@@ -1,41 +1,27 @@
 """Which plate is private, and whether the sites around it have the shape that privacy needs."""
 
-import linecache
-import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import compress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import numpyro
 from numpyro.distributions import biject_to
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.jaxprs import prune, trace_program
 from numpyro_dp.model.messages import (
     Shapes,
-    looks_at_values,
+    arrays_of,
+    explained,
     misfits,
+    quoted,
     require_outcomes_fit,
     site_shapes,
 )
 from numpyro_dp.model.plates import run_whole, site_log_prob, subsampling_message
 from numpyro_dp.model.records import Layout
-
-_QUOTABLE = tuple(str(Path(file).parent) for file in (jax.__file__, numpyro.__file__, __file__))
-_LIBRARIES = (*_QUOTABLE, str(Path(np.__file__).parent))
-_VALUE_ERRORS = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerBoolConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
 
 _MADE_UP_ROWS = (
     " (of made-up rows, since their number is private under add_remove; where the model takes it "
@@ -78,65 +64,13 @@ class Structure(NamedTuple):
         """Return the sites of the given kinds in the order of the model."""
         return tuple(site for site in self.sites if site.kind in kinds)
 
+    def inside(self, plate: str, *kinds: str) -> tuple[str, ...]:
+        """Names of the sites of the given kinds in the named plate."""
+        return tuple(site.name for site in self.of_kind(*kinds) if site.inside(plate))
 
-def quoted(names: Iterator[str] | Sequence[str]) -> str:
-    """Join names for a message."""
-    return ", ".join(f"`{name}`" for name in names)
-
-
-@contextmanager
-def explained(
-    plate: str | None = None, rows: int = 1, given: str = "", perhaps: str = ""
-) -> Generator[None]:
-    """Turn whatever a traced model raises into a message with cause and remedy.
-
-    ``plate`` is given when the model is being run on a few of its rows; ``given`` describes its
-    arrays, and ``perhaps`` what of them may be the cause. An error's text is quoted only where JAX
-    or NumPyro wrote it: shapes, never values.
-    """
-    try:
-        yield
-    except UnsupportedModelError:
-        raise
-    except _VALUE_ERRORS as error:
-        raise UnsupportedModelError(_of_values(error)) from error
-    except Exception as error:
-        # What `set` says of a traced array's entries.
-        if isinstance(error, TypeError) and "unhashable" in str(error) and "Tracer" in str(error):
-            raise UnsupportedModelError(_of_values(error)) from error
-        problem = f"{_summary(error)} ({_place(error)})"
-        if plate is None:
-            text = (
-                f"the model cannot be traced on arrays of these shapes{given}: {problem}{perhaps}"
-            )
-        else:
-            text = (
-                f"the model cannot be run on {'one record' if rows == 1 else f'{rows} records'} of "
-                f"plate `{plate}`: {problem}. Derive sizes from `x.shape[0]`, not from a constant"
-            )
-        raise UnsupportedModelError(text) from error
-
-
-def _of_values(error: Exception) -> str:
-    place = _place(error)
-    return f"the model looks at the values of its data ({place}): {looks_at_values(error, place)}"
-
-
-def _summary(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    quotable = bool(frames) and frames[-1].filename.startswith(_QUOTABLE)
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if quotable and lines else type(error).__name__
-
-
-def _place(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
-    if not own:
-        return "inside NumPyro"
-    frame = own[-1]
-    code = linecache.getline(frame.filename, frame.lineno or 0).strip()
-    return f"`{code}`, line {frame.lineno}" if code else f"line {frame.lineno}"
+    def outside(self, plate: str, *kinds: str) -> tuple[str, ...]:
+        """Names of the sites of the given kinds that no record has of its own."""
+        return tuple(site.name for site in self.of_kind(*kinds) if not site.inside(plate))
 
 
 def read_structure(
@@ -151,7 +85,7 @@ def read_structure(
 
     ``private_size``: the layout has a made-up number of rows, and a message says so.
     """
-    given = f" ({layout.outline})" if rows is None else ""
+    given = f" ({arrays_of(layout)})" if rows is None else ""
     if private_size:
         given = _MADE_UP_ROWS
     found: list[tuple[list[Site], dict[str, tuple[int, int | None]]]] = []
@@ -169,7 +103,7 @@ def read_structure(
         outcomes = {name: trace[name]["value"] for name in terms}
         return terms, latents, outcomes
 
-    structs = [leaf.struct(rows) for leaf in layout.arrays]
+    structs = layout.structs(rows)
     with explained(given=given, perhaps=misfits(layout)):
         program = trace_program(outline, structs, key_struct())
     if program.closed.jaxpr.effects:
@@ -343,11 +277,11 @@ def require_supported_sites(structure: Structure, plate: str, *, variational: bo
     record's own latents.
     """
     missing = [
-        s.name.removesuffix("_unobserved")
-        for s in structure.of_kind("latent", "discrete")
-        if s.name.endswith("_unobserved") and s.inside(plate)
+        name.removesuffix("_unobserved")
+        for name in structure.inside(plate, "latent", "discrete")
+        if name.endswith("_unobserved")
     ]
-    local = [s.name for s in structure.of_kind("latent") if s.inside(plate)]
+    local = structure.inside(plate, "latent")
     if missing:
         raise UnsupportedModelError(
             f"`obs_mask` at site(s) {quoted(missing)} draws a latent value for each record: use "

@@ -13,6 +13,7 @@ import pytest
 from numpyro import infer
 
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.model.records import public
 from tests.models import logistic
@@ -93,6 +94,51 @@ def test_frozen():
         wall().num_records = 3
     with pytest.raises(AttributeError, match="frozen"):
         del wall().plate
+
+
+def test_what_was_read_stands_in_public_names_without_a_value():
+    split = wall(MARKED, OUTCOME)
+    assert split.function is linear
+    assert [leaf.name for leaf in split.layout.arrays] == ["x", "y"]
+    assert split.structure.inside("data", "observed") == ("y",)
+    assert split.structure.outside("data", "latent") == split.latents == ("w", "s")
+    assert set(split.programs.constrained) == {"w", "s"}
+    for program in (split.programs.log_prior, split.programs.constrain, split.term):
+        shapes = [np.shape(c) for c in program.consts]
+        assert not any({N} & {*shape} for shape in shapes)
+
+
+@pytest.mark.parametrize(
+    ("fn", "kept", "folded"),
+    [
+        (dist.Normal(jnp.zeros((2, 3)), 1.0), True, 0),
+        (dist.Normal(0.0, 1.0).expand([2, 3]).to_event(1), True, 1),
+        (dist.Normal(jnp.zeros((2, 3)), 1.0).mask(False), False, 0),
+        (
+            dist.Normal(0.0, 1.0).expand([2, 3]).to_event(1).mask(jnp.array([True, False])),
+            [[True] * 3, [False] * 3],
+            1,
+        ),
+        (
+            dist.ExpandedDistribution(dist.Normal(jnp.zeros(3), 1.0).to_event(1), (2,)).mask(
+                jnp.array([True, False])
+            ),
+            [[True] * 3, [False] * 3],
+            1,
+        ),
+        (
+            dist.Normal(0.0, 1.0).expand([2, 3]).mask(jnp.eye(2, 3) > 0).to_event(2),
+            [[True, False, False], [False, True, False]],
+            2,
+        ),
+    ],
+)
+def test_what_stands_around_a_distribution_is_taken_off(fn, kept, folded):
+    found = peeled(fn)
+    assert type(found.fn) is dist.Normal
+    assert (found.kept is True) == (kept is True)
+    assert np.array_equal(np.broadcast_to(found.kept, (2, 3)), np.broadcast_to(kept, (2, 3)))
+    assert found.folded == folded
 
 
 def test_an_unhashable_model_is_refused():

@@ -21,9 +21,8 @@ from jax.flatten_util import ravel_pytree
 from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.infer import init_to_sample
-from numpyro.primitives import Messenger
 
-from numpyro_dp.model.plates import RowRun, in_plate
+from numpyro_dp.families.sites import record_sites
 from numpyro_dp.model.private_model import PrivateModel
 
 # Truths, chosen out of so many prior draws, by the most even of so many choices. Sites of more
@@ -86,20 +85,6 @@ class LikelihoodGradient:
     def __call__(self, z: dict[str, Any], record: list[Any]) -> Any:
         """One record's gradient."""
         return ravel_pytree(jax.grad(self.wall.record_log_likelihood)(z, record))[0]
-
-
-class _Outcomes(Messenger):
-    """Keep the distribution of every observed site of the private plate."""
-
-    def __init__(self, plate: str) -> None:
-        super().__init__()
-        self.plate = plate
-        self.heard: list[tuple[Any, Any]] = []
-
-    def postprocess_message(self, msg: dict[str, Any]) -> None:
-        """Copy the site once every handler has had its say."""
-        if msg["type"] == "sample" and msg["is_observed"] and in_plate(msg, self.plate):
-            self.heard.append((msg["fn"], msg["value"]))
 
 
 def made_up_gradients(
@@ -171,19 +156,14 @@ def _gradients(
 
 def _simulator(wall: PrivateModel) -> Callable[[dict, list, Any], list]:
     """A function that redraws the outcomes of one record at a position."""
-    layout = wall._spec.layout
-    run = RowRun(wall._spec.model, wall.plate, wall.num_records, 0)
 
     def simulate(z: dict, record: list, key: Any) -> list:
         model_key, draw_key = random.split(key)
-        overhear = _Outcomes(wall.plate)
-        with handlers.block(), overhear:
-            run(wall.constrain(z), layout.fill(record), model_key, 1)
         drawn = list(record)
-        for k, (fn, value) in enumerate(overhear.heard):
-            places = [i for i, leaf in enumerate(record) if leaf is value]
+        for k, site in enumerate(_observed(wall, z, record, model_key)):
+            places = [i for i, leaf in enumerate(record) if leaf is site["value"]]
             if places:
-                outcome = fn.sample(random.fold_in(draw_key, k))
+                outcome = site["fn"].sample(random.fold_in(draw_key, k))
                 leaf = record[places[0]]
                 drawn[places[0]] = jnp.reshape(outcome, leaf.shape).astype(leaf.dtype)
         return drawn
@@ -191,19 +171,23 @@ def _simulator(wall: PrivateModel) -> Callable[[dict, list, Any], list]:
     return simulate
 
 
+def _observed(wall: PrivateModel, z: dict, record: list, key: Any) -> list[dict[str, Any]]:
+    """Observed sites of one record at a position."""
+    with handlers.block():
+        sites = record_sites(wall.function, wall, wall.constrain(z), record, key)
+    return [site for site in sites.values() if site["is_observed"]]
+
+
 def spread_is_given(wall: PrivateModel, start: dict[str, Any], inputs: list[Any]) -> bool:
     """Whether an outcome is a count whose mean fixes its variance, as a Poisson's does.
 
     Real counts are as a rule more spread than that; nothing in such a model can tell.
     """
-    layout, found = wall._spec.layout, []
-    run = RowRun(wall._spec.model, wall.plate, wall.num_records, 0)
+    found: list[bool] = []
 
     def look(z: dict, record: list) -> None:
-        overhear = _Outcomes(wall.plate)
-        with handlers.block(), overhear:
-            run(wall.constrain(z), layout.fill(record), random.key(0), 1)
-        found.extend(_is_bare_count(fn) for fn, _ in overhear.heard)
+        sites = _observed(wall, z, record, random.key(0))
+        found.extend(_is_bare_count(site["fn"]) for site in sites)
 
     jax.eval_shape(look, start, [leaf[:1] for leaf in inputs])
     return any(found)

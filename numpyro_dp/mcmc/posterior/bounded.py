@@ -18,7 +18,7 @@ from jax import lax, random
 from jaxtyping import Array, ArrayLike, Int
 
 from numpyro_dp.accounting.events import DpEvent, PosteriorDraw
-from numpyro_dp.mcmc.posterior.draw import BoundedLikelihood, record_by_record
+from numpyro_dp.mcmc.posterior.draw import BoundedLikelihood, Draw, record_by_record
 from numpyro_dp.mechanisms import word_pairs
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -78,6 +78,29 @@ class BoundedTarget:
             return jnp.sum(each.astype(jnp.int64))
 
 
+@dataclass(frozen=True)
+class BoundedDraw(Draw):
+    """A draw from a bounded target, which costs what the target does."""
+
+    target: BoundedTarget
+
+    @property
+    def event(self) -> DpEvent:
+        return self.target.event
+
+    @property
+    def bound(self) -> float:
+        return self.target.range
+
+    @property
+    def arithmetic(self) -> str:
+        return ARITHMETIC
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        return ()
+
+
 def uniform_below(key: Any) -> Int[Array, ""]:
     """A secret whole number, uniform below 2^62; needs 64 bits enabled."""
     first, second = word_pairs(key, 1)
@@ -121,10 +144,9 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class GridDraw:
+class GridDraw(BoundedDraw):
     """A grid with its points fixed; ``stored`` holds (site, shape, bytes of float64)."""
 
-    target: BoundedTarget
     stored: tuple[tuple[str, tuple[int, ...], bytes], ...]
 
     def __post_init__(self) -> None:
@@ -143,14 +165,6 @@ class GridDraw:
         with jax.ensure_compile_time_eval():
             points = {n: jnp.asarray(v) for n, v in self.points.items()}
             return np.asarray(jax.vmap(self.target.wall.log_prior)(points), float)
-
-    @property
-    def event(self) -> DpEvent:
-        return self.target.event
-
-    @property
-    def bound(self) -> float:
-        return self.target.range
 
     @property
     def tv(self) -> float:
@@ -172,16 +186,8 @@ class GridDraw:
         return f"exact draw from the posterior on {self.size} public points"
 
     @property
-    def arithmetic(self) -> str:
-        return ARITHMETIC
-
-    @property
     def notes(self) -> tuple[str, ...]:
         return (f"The posterior was restricted to a public grid of {self.size} points.",)
-
-    @property
-    def conditions(self) -> tuple[str, ...]:
-        return ()
 
     def draw(self, key: Any, z: dict, records: list) -> dict:
         points = {n: jnp.asarray(v, z[n].dtype) for n, v in self.points.items()}

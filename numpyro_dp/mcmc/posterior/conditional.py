@@ -16,6 +16,7 @@ from numpyro_dp.accounting.events import DpEvent, LogConcaveDraw
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.mcmc.posterior.bounded import BoundedTarget
 from numpyro_dp.mcmc.posterior.concave import ConcaveTarget
+from numpyro_dp.mcmc.posterior.draw import Draw
 
 EXACT = (
     "the Markov chain had reached its stationary law exactly: every draw is an exact draw from the "
@@ -58,7 +59,7 @@ class UncheckedNUTS:
 
 
 @dataclass(frozen=True)
-class NUTSDraw:
+class NUTSDraw(Draw):
     """NUTS with its target and length fixed."""
 
     target: ConcaveTarget | BoundedTarget

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 from jax import lax
@@ -15,47 +16,47 @@ from numpyro_dp.families.glm import GLM
 from numpyro_dp.families.losses import Loss
 
 
-class Draw(Protocol):
+class Draw(ABC):
     """A way of drawing with every number fixed: frozen, hashable by value."""
 
     @property
+    @abstractmethod
     def event(self) -> DpEvent:
         """What one draw costs, its arithmetic left out."""
-        ...
 
     @property
+    @abstractmethod
     def tv(self) -> float:
         """Total variation between one draw as computed and as charged, whatever the data."""
-        ...
 
     @property
+    @abstractmethod
     def mechanism(self) -> str:
         """The mechanism, in words."""
-        ...
 
     @property
+    @abstractmethod
     def arithmetic(self) -> str:
         """How the guarantee holds in machine arithmetic, in words."""
-        ...
 
     @property
+    @abstractmethod
     def bound(self) -> float:
         """What one record can contribute, in the unit of the guarantee."""
-        ...
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know about the draws."""
-        ...
+        return ()
 
     @property
+    @abstractmethod
     def conditions(self) -> tuple[str, ...]:
         """What the guarantee depends on; empty when nothing."""
-        ...
 
+    @abstractmethod
     def draw(self, key: Any, z: dict, records: list) -> dict:
         """One draw from a secret key, a public or released start, and the records."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting.events import DpEvent, LangevinLastIterate
 from numpyro_dp.families.losses import Row
 from numpyro_dp.mcmc.posterior.concave import ConcaveTarget
+from numpyro_dp.mcmc.posterior.draw import Draw
 from numpyro_dp.mechanisms import word_pairs
 from numpyro_dp.mechanisms.lattice import Lattice, floor_noise
 
@@ -87,7 +88,7 @@ class Langevin:
 
 
 @dataclass(frozen=True)
-class LangevinDraw:
+class LangevinDraw(Draw):
     """Full-batch Langevin dynamics with its step size and number of iterations fixed."""
 
     target: ConcaveTarget

@@ -13,17 +13,18 @@ from numpyro import distributions as dist
 from numpyro.infer import init_to_sample
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.sites import latent_sites
 from numpyro_dp.mcmc.posterior.bounded import (
     ARITHMETIC,
     ROUNDOFF,
     STEPS,
     UNIFORM_BITS,
+    BoundedDraw,
     BoundedTarget,
     uniform_below,
 )
-from numpyro_dp.model.plates import run_whole
+from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
 
 _MOST_TRIES = 100_000
@@ -76,20 +77,11 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class RejectionDraw:
+class RejectionDraw(BoundedDraw):
     """Rejection with its number of tries fixed."""
 
-    target: BoundedTarget
     tries: int
     least_acceptance: float
-
-    @property
-    def event(self) -> DpEvent:
-        return self.target.event
-
-    @property
-    def bound(self) -> float:
-        return self.target.range
 
     @property
     def tv(self) -> float:
@@ -107,14 +99,6 @@ class RejectionDraw:
     @property
     def arithmetic(self) -> str:
         return ARITHMETIC.replace("one secret 62-bit uniform number", "secret 62-bit uniforms")
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def conditions(self) -> tuple[str, ...]:
-        return ()
 
     def draw(self, key: Any, z: dict, records: list) -> dict:
         wall, most = self.target.wall, self.target.num_records * STEPS
@@ -136,28 +120,21 @@ class RejectionDraw:
 
 
 def _require_drawable(wall: PrivateModel) -> None:
-    for site in wall._parts.structure.of_kind("observed", "factor"):
-        if not site.inside(wall.plate):
-            raise UnsupportedModelError(
-                f"site `{site.name}` outside plate `{wall.plate}` is part of the prior, which "
-                "rejection draws its proposals from: take it out, or use a Grid"
-            )
-    spec, flat = wall._spec, []
+    for name in wall.structure.outside(wall.plate, "observed", "factor"):
+        raise UnsupportedModelError(
+            f"site `{name}` outside plate `{wall.plate}` is part of the prior, which rejection "
+            "draws its proposals from: take it out, or use a Grid"
+        )
+    flat: list[str] = []
 
     def trace(arrays: list, key: Any) -> None:
-        sites, _ = run_whole(spec.model, spec.layout.fill(arrays), key, strategy=init_to_sample)
-        flat.extend(n for n, s in sites.items() if _improper(s.get("fn")))
+        sites = latent_sites(wall.function, wall.layout.fill(arrays), key)
+        improper = dist.ImproperUniform
+        flat.extend(n for n, s in sites.items() if isinstance(peeled(s["fn"]).fn, improper))
 
-    structs = [leaf.struct() for leaf in spec.layout.arrays]
-    jax.eval_shape(trace, structs, jax.eval_shape(lambda: random.key(0)))
+    jax.eval_shape(trace, wall.layout.structs(), jax.eval_shape(lambda: random.key(0)))
     if flat:
         raise UnsupportedModelError(
             f"site `{flat[0]}` has an improper prior, which cannot be drawn from: give it a proper "
             "one, or use a Grid"
         )
-
-
-def _improper(fn: Any) -> bool:
-    while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution | dist.Independent):
-        fn = fn.base_dist
-    return isinstance(fn, dist.ImproperUniform)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.util import check_model_guide_match
@@ -16,16 +16,16 @@ from numpyro.util import check_model_guide_match
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.additivity import Subject, require_additive
 from numpyro_dp.model.jaxprs import Program, Pruned, fingerprint, prune, trace_program
+from numpyro_dp.model.messages import explained, quoted
 from numpyro_dp.model.plates import GuidedRowRun, RowRun, WholePlates, in_plate, site_log_prob
 from numpyro_dp.model.programs import (
     Labelled,
+    record_program,
     require_no_closure,
-    require_one_record,
     require_own_gradient,
-    rows_program,
 )
 from numpyro_dp.model.records import Layout
-from numpyro_dp.model.structure import Structure, enumeration_dim, explained, key_struct, quoted
+from numpyro_dp.model.structure import Structure, enumeration_dim, key_struct
 
 Sites = OrderedDict[str, dict[str, Any]]
 Traces = tuple[Sites, Sites]
@@ -44,8 +44,20 @@ class Pair(NamedTuple):
     @property
     def local(self) -> tuple[str, ...]:
         """Latent sites that each record has of its own, drawn by the guide."""
-        inside = (s for s in self.structure.of_kind("latent") if s.inside(self.plate))
-        return tuple(s.name for s in inside)
+        return self.structure.inside(self.plate, "latent")
+
+    @property
+    def guided(self) -> GuidedRowRun:
+        """How the pair is run on a few rows whose own latents the guide draws."""
+        return GuidedRowRun(self.model, self.guide, self.plate, self.num_records)
+
+    @property
+    def rows(self) -> RowRun | GuidedRowRun:
+        """How a few rows are run: with the guide only where these have latents of their own."""
+        if self.local:
+            return self.guided
+        enum_dim = enumeration_dim(self.structure)
+        return RowRun(self.model, self.plate, self.num_records, enum_dim)
 
     def run(self, values: Mapping[str, Any], key: jax.Array, arrays: list[Any]) -> Traces:
         """Traces of guide and model on all records, as NumPyro's ``Trace_ELBO`` makes them."""
@@ -87,7 +99,7 @@ class Bound(NamedTuple):
 
 def trace_bound(pair: Pair, private_size: bool) -> Bound:
     """Trace a pair and judge it; raises before any data could be touched."""
-    rows = pair.layout.arrays[0].shape[0]
+    rows = pair.layout.rows
     starts, transforms = _parameters(pair, rows)
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), starts.out)
     whole = _label(pair, params, transforms, rows)
@@ -143,11 +155,11 @@ def _parameters(pair: Pair, rows: int) -> tuple[Program, dict[str, Any]]:
                     inside.add(name)
         return values
 
-    arrays = [leaf.struct(rows) for leaf in pair.layout.arrays]
+    arrays = pair.layout.structs(rows)
     with explained():
         program = trace_program(outline, key_struct(), arrays)
     # Three, of the few rows of a comparison, is the length of many a parameter.
-    one_each = {pair.layout.arrays[0].shape[0]} & {rows}
+    one_each = {pair.layout.rows} & {rows}
     for name, tree in program.out.items():
         shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
         listed = [shape for shape in shapes if name in inside or one_each & {*shape}]
@@ -158,17 +170,13 @@ def _parameters(pair: Pair, rows: int) -> tuple[Program, dict[str, Any]]:
                 "record's part of the guide from the record by shared parameters (an amortised "
                 "guide), or marginalise its latents"
             )
-    require_no_closure(_every(program), pair.layout, pair.num_records)
+    require_no_closure(prune(program), pair.layout, pair.num_records)
     return program, supports
-
-
-def _every(program: Program) -> Pruned:
-    return prune(program, [True] * len(jax.tree.leaves(program.out)))
 
 
 def _require_same_start(here: Program, there: Program, plate: str) -> None:
     """Compare what parameters start from on another number of records."""
-    if fingerprint(_every(here)) != fingerprint(_every(there)):
+    if fingerprint(prune(here)) != fingerprint(prune(there)):
         raise UnsupportedModelError(
             "the shape or starting value of a parameter depends on the number of records in plate "
             f"`{plate}`, which is private under add_remove: use a public constant instead"
@@ -229,12 +237,10 @@ def _label(
             "guide": {k: site_log_prob(s) for k, s in guide.items()},
         }
 
-    structs = [leaf.struct(rows) for leaf in pair.layout.arrays]
+    structs = pair.layout.structs(rows)
     with explained():
         program = trace_program(parts, _constrained(params, transforms), key_struct(), structs)
-    paths = jax.tree_util.tree_flatten_with_path(program.out)[0]
-    labels = tuple((path[0].key, path[1].key) for path, _ in paths)
-    return Labelled(program, labels, ("", *(leaf.name for leaf in pair.layout.arrays)))
+    return Labelled.of(program, ("", *(leaf.name for leaf in pair.layout.arrays)))
 
 
 def _reads(whole: Labelled, group: str, name: str) -> list[str]:
@@ -261,50 +267,26 @@ def _refuse_readers(whole: Labelled, group: str, pair: Pair) -> None:
 
 def _require_same(whole: Labelled, longer: Labelled, plate: str) -> list[str]:
     """Compare programs at two numbers of records; returns deterministic sites that differ."""
-    differing = []
-    for group, name in dict.fromkeys(whole.labels):
-        here, there = (
-            fingerprint(p.pruned(lambda lb, t=(group, name): lb == t)) for p in (whole, longer)
-        )
-        if here == there:
-            continue
+    dropped = []
+    for group, name in whole.differing(longer):
         if group != "deterministic":
             raise UnsupportedModelError(
                 f"model or guide at site `{name}` depends on the number of records in plate "
                 f"`{plate}`, which is private under add_remove: use a public constant instead"
             )
-        differing.append(name)
-    return differing
+        dropped.append(name)
+    return dropped
 
 
 def _term(pair: Pair, values: Mapping[str, Any]) -> Pruned:
     """A record's term, traced on one row alone."""
-    if not pair.local:
-        run = RowRun(pair.model, pair.plate, pair.num_records, enumeration_dim(pair.structure))
-        return rows_program(run, pair.layout, values, 1)
-    if pair.structure.of_kind("discrete"):
+    discrete = pair.structure.of_kind("discrete")
+    if pair.local and discrete:
         raise UnsupportedModelError(
             f"records have continuous latents ({quoted(pair.local)}) and discrete ones "
-            f"({quoted([s.name for s in pair.structure.of_kind('discrete')])}): marginalise the "
-            "discrete ones by hand"
+            f"({quoted([s.name for s in discrete])}): marginalise the discrete ones by hand"
         )
-    guided = _guided(pair)
-
-    def term(values: dict[str, Any], arrays: list[Any], key: jax.Array) -> jax.Array:
-        return guided(values, pair.layout.fill(arrays), key, 1)
-
-    structs = [leaf.struct(1) for leaf in pair.layout.arrays]
-    with explained(pair.plate, 1):
-        program = trace_program(term, dict(values), structs, key_struct())
-    pruned = prune(program, [True])
-    if np.shape(program.out) != ():
-        raise UnsupportedModelError("a record's term must be a single number")
-    require_one_record(pruned)
-    return pruned
-
-
-def _guided(pair: Pair) -> GuidedRowRun:
-    return GuidedRowRun(pair.model, pair.guide, pair.plate, pair.num_records)
+    return record_program(pair.rows, pair.layout, values, drawn=bool(pair.local))
 
 
 def check_sum(pair: Pair, bound: Bound) -> None:
@@ -322,29 +304,15 @@ def check_sum(pair: Pair, bound: Bound) -> None:
         drawn = bound.latent([*jax.tree.leaves(constrained), key])
         return {**constrained, **jax.tree.unflatten(jax.tree.structure(bound.latents), drawn)}
 
-    run = (
-        _guided(pair)
-        if pair.local
-        else RowRun(pair.model, pair.plate, pair.num_records, enumeration_dim(pair.structure))
-    )
-
-    def on_rows(of: Callable[..., Any]) -> Callable[..., Any]:
-        def run_on(values: dict[str, Any], rows: list[jax.Array], keys: jax.Array) -> Any:
-            own = _own_latents(pair, values, rows, keys) if pair.local else {}
-            return of({**values, **own}, pair.layout.fill(rows), keys[0], len(keys))
-
-        return run_on
-
-    require_additive(
-        Subject(pair.layout, pair.plate, starts, values, on_rows(run.terms), on_rows(run.outcomes))
-    )
+    own = partial(_own_latents, pair) if pair.local else None
+    require_additive(Subject.of(pair.rows, pair.layout, starts, values, own))
 
 
 def _own_latents(
     pair: Pair, values: dict[str, Any], rows: list[jax.Array], keys: jax.Array
 ) -> dict[str, jax.Array]:
     """Each row's own latents side by side, drawn as when it is alone."""
-    guided = _guided(pair)
+    guided = pair.guided
     each: list[dict[str, Any]] = []
     axes: dict[str, int] = {}
     for i in range(len(keys)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,11 @@ from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.closures import require_arguments_handed, require_handed
+from numpyro_dp.model.closures import require_all_handed, require_handed
 from numpyro_dp.model.guided.elbo import Bound, Pair, check_sum, trace_bound
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.messages import with_causes
-from numpyro_dp.model.private_model import PrivateModel, private_model
+from numpyro_dp.model.private_model import Frozen, PrivateModel, private_model, x64
 from numpyro_dp.model.records import Layout, as_records, read_arguments
 from numpyro_dp.model.structure import choose_plate, read_structure, require_supported_sites
 
@@ -46,6 +46,15 @@ class Outline(NamedTuple):
         """Deterministic sites that read a record, as far as is known without a guide."""
         return () if self.wall is None else self.wall.dropped_deterministics
 
+    def records(
+        self, model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[Array]:
+        """Record arrays of the same arguments with other values, in the order they were traced."""
+        layout, arrays = read_arguments(model, args, kwargs)
+        if layout != self.layout:
+            raise UnsupportedModelError("the arguments differ from those that were traced")
+        return as_records(layout, arrays)
+
 
 def outline(
     model: Callable[..., Any],
@@ -67,17 +76,11 @@ def outline(
     with with_causes(structure, layout):
         plate, rows = choose_plate(structure, data_plate)
     require_supported_sites(structure, plate, variational=True)
-    if not layout.arrays:
-        raise UnsupportedModelError(
-            f"no argument holds records (plate `{plate}`): pass the data as arguments of the "
-            "model, not by a closure"
-        )
     layout.require_records(rows, plate, structure.outcomes)
     num_records = given.arrays[0].shape[0]
     layout.require_no_listed_data(num_records)
-    require_handed(model, layout, num_records, records)
-    require_arguments_handed(layout, num_records, records)
-    own = [s for s in structure.of_kind("latent") if s.inside(plate)]
+    require_all_handed(model, layout, num_records, records)
+    own = structure.inside(plate, "latent")
     wall = None
     if summed and not own and not structure.of_kind("param") and structure.of_kind("latent"):
         wall = private_model(model, args, kwargs, data_plate=data_plate, private_size=private_size)
@@ -89,7 +92,7 @@ def outline(
     return Outline(layout, plate, num_records, wall)
 
 
-class VariationalModel:
+class VariationalModel(Frozen):
     """A model with its guide, as a data-free part of the bound and one term for each record.
 
     The evidence lower bound of one draw of the guide is ``global_elbo`` plus the sum of
@@ -115,8 +118,9 @@ class VariationalModel:
     num_records: int
     wall: PrivateModel | None
     local_latents: tuple[str, ...]
+    layout: Layout
+    private_size: bool
     _identity: tuple[Any, ...]
-    _layout: Layout
     _bound: Bound
 
     def __init__(
@@ -132,45 +136,36 @@ class VariationalModel:
         if read:
             require_handed(guide, found.layout, found.num_records, whose="the guide")
         pair = Pair(model, guide, found.layout, structure, found.plate, found.num_records)
-        values = {
-            "model": model,
-            "guide": guide,
-            "plate": found.plate,
-            "num_records": found.num_records,
-            "wall": found.wall,
-            "local_latents": pair.local,
-            "_identity": (model, guide, found.layout, data_plate, private_size, _x64()),
-            "_layout": found.layout,
-            "_bound": trace_bound(pair, private_size),
-        }
+        bound = trace_bound(pair, private_size)
         if read and found.wall is None:
-            check_sum(pair, values["_bound"])
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"VariationalModel is frozen: cannot set {name!r}")
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, VariationalModel) and self._identity == other._identity
+            check_sum(pair, bound)
+        self._keep(
+            (model, guide, found.layout, data_plate, private_size, x64()),
+            model=model,
+            guide=guide,
+            plate=found.plate,
+            num_records=found.num_records,
+            wall=found.wall,
+            local_latents=pair.local,
+            layout=found.layout,
+            private_size=private_size,
+            _bound=bound,
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Jaxprs do not pickle; model, guide and layout hold no record and rebuild them.
         model, guide, layout, data_plate, private_size, _ = self._identity
-        found = Outline(layout, self.plate, layout.arrays[0].shape[0], self.wall)
+        found = Outline(layout, self.plate, layout.rows, self.wall)
         return VariationalModel, (model, guide, found, data_plate, private_size, False)
 
     def unnumbered(self) -> VariationalModel:
         """The same without the number of records, where that is private: what a result may keep."""
-        if not self._identity[4]:
+        if not self.private_size:
             return self
         made = object.__new__(VariationalModel)
         wall = None if self.wall is None else self.wall.unnumbered()
-        rows = self._layout.arrays[0].shape[0]
-        made.__dict__.update(self.__dict__ | {"num_records": rows, "wall": wall})
+        rows = self.layout.rows
+        made.__dict__.update(self.__dict__, num_records=rows, wall=wall)
         return made
 
     @property
@@ -186,7 +181,7 @@ class VariationalModel:
     @property
     def public_inputs(self) -> tuple[str, ...]:
         """Names of the arguments declared public."""
-        return self._layout.public_names
+        return self.layout.public_names
 
     def constrain(self, params: Params) -> dict[str, Array]:
         """Unconstrained parameters on their own supports; reads no record."""
@@ -233,15 +228,15 @@ class VariationalModel:
         :param drawn: draw outcomes from the model where they cannot be listed.
         :raises UnsupportedModelError: when that can be neither listed nor drawn.
         """
-        structure = read_structure(self.model, self._layout, init_to_uniform())
+        structure = read_structure(self.model, self.layout, init_to_uniform())
         return possible_outcomes(
             self.model,
-            self._layout,
+            self.layout,
             structure,
             self.plate,
             self.num_records,
             {**self._bound.constrained, **self._bound.latents},
-            private_size=self._identity[4],
+            private_size=self.private_size,
             drawn=drawn,
         )
 
@@ -267,8 +262,8 @@ class VariationalModel:
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
         """Record arrays, with the row numbers where records draw latents of their own."""
         given, arrays = read_arguments(self.model, args, kwargs)
-        layout = given.unnumbered() if self._identity[4] else given
-        if layout != self._layout or given.arrays[0].shape[0] != self.num_records:
+        layout = given.unnumbered() if self.private_size else given
+        if layout != self.layout or given.arrays[0].shape[0] != self.num_records:
             raise UnsupportedModelError("the arguments differ from those that were traced")
         rows = [jnp.arange(self.num_records, dtype=jnp.int32)] if self.local_latents else []
         return [*as_records(layout, arrays), *rows]
@@ -288,7 +283,3 @@ def variational_model(
 ) -> VariationalModel:
     """Return ``VariationalModel(...)``, from a bounded cache when an equal one was built before."""
     return VariationalModel(model, guide, found, data_plate, private_size)
-
-
-def _x64() -> bool:
-    return bool(jax.config.read("jax_enable_x64"))

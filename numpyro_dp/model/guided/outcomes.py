@@ -14,10 +14,11 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
+from numpyro_dp.model.messages import explained, quoted
 from numpyro_dp.model.plates import RowRun, row_sites
 from numpyro_dp.model.programs import require_no_closure, require_one_record, require_own_gradient
 from numpyro_dp.model.records import Layout
-from numpyro_dp.model.structure import Structure, enumeration_dim, explained, key_struct, quoted
+from numpyro_dp.model.structure import Structure, enumeration_dim, key_struct
 
 _MOST, _DRAWS = 64, 16
 
@@ -163,7 +164,7 @@ class _OneRecord(NamedTuple):
 
     def programs(self, values: Mapping[str, Any], *, drawn: bool) -> Outcomes:
         """Trace and judge; outcomes that cannot be listed are drawn, or refused."""
-        structs = [leaf.struct(1) for leaf in self.layout.arrays]
+        structs = self.layout.structs(1)
         possible: list[bool] = []
         with explained(self.plate, 1):
             jax.eval_shape(lambda *at: possible.append(self.can_be_listed(*at)), values, structs)
@@ -193,7 +194,7 @@ class _OneRecord(NamedTuple):
     ) -> Pruned:
         with explained(self.plate, 1):
             program = trace_program(part, *structs)
-        pruned = prune(program, [True] * len(jax.tree.leaves(program.out)))
+        pruned = prune(program)
         require_one_record(pruned)
         require_no_closure(pruned, self.layout, self.num_records)
         if differentiated:
@@ -219,9 +220,8 @@ def possible_outcomes(
         latents of its own, where its outcomes cannot be drawn, or where they would have to be and
         the number of records is private.
     """
-    inside = [s for s in structure.sites if s.inside(plate)]
-    observed = tuple(s.name for s in inside if s.kind == "observed")
-    others = [s.name for s in inside if s.kind in ("latent", "factor")]
+    observed = structure.inside(plate, "observed")
+    others = structure.inside(plate, "latent", "factor")
     if others or not observed:
         raise UnsupportedModelError(
             "clip='centred' asks the model what else might have been observed, and in plate "

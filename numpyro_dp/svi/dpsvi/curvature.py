@@ -57,9 +57,8 @@ def held_scales(
 @lru_cache(maxsize=64)
 def _require_judged(wall: PrivateModel) -> None:
     # The wall judges what every algorithm runs, and only this one takes second derivatives.
-    parts = wall._parts
-    values = len(jax.tree.leaves(parts.programs.constrained))
-    require_own_curvature(parts.term, wall._spec.layout, wall.num_records, values)
+    values = len(jax.tree.leaves(wall.programs.constrained))
+    require_own_curvature(wall.term, wall.layout, wall.num_records, values)
 
 
 def _takes_curvature(guide: Any, target: VariationalModel) -> bool:

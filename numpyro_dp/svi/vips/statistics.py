@@ -124,6 +124,9 @@ class StatisticsGuide(ABC):
     :param data_plate: name of the private plate, when several enclose the observations.
     """
 
+    # Whether a density of the model may be used, for which discrete latents are summed out.
+    _summed = True
+
     def __init__(self, model: Callable[..., Any], *, data_plate: str | None = None) -> None:
         self.model = model
         self.data_plate = data_plate
@@ -160,7 +163,9 @@ class StatisticsGuide(ABC):
 
         :raises UnsupportedModelError: when the model cannot be split.
         """
-        return outline(model, args, kwargs, data_plate=data_plate, private_size=False)
+        return outline(
+            model, args, kwargs, data_plate=data_plate, private_size=False, summed=self._summed
+        )
 
     @abstractmethod
     def programme(

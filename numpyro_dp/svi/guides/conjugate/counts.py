@@ -25,23 +25,52 @@ from numpyro_dp.svi.guides.conjugate.family import (
 from numpyro_dp.svi.guides.conjugate.recognise import Reading
 
 
-class BetaBinomial(Averaged):
-    """Successes in trials whose number is public; Bernoulli outcomes are single trials."""
+class _Counts(Averaged):
+    """A family whose one latent site is a parameter of the outcome, entry by entry.
 
-    statistics = "counts of successes"
+    - **parameter**: which one.
+    - **law**: of prior and posterior; **names**: its own parameters, in order.
+    """
+
+    parameter: str
+    law: type
+    names: tuple[str, ...]
 
     def __init__(self, reading: Reading, noise_aware: bool) -> None:
-        self.site, index = reading.selection("probs", "Beta")
+        self.site, self._index = reading.selection(self.parameter, self.law.__name__)
         reading.require_latents([self.site])
         self.prior, self.aware = reading.priors[self.site], noise_aware
+        self._outcome = reading.outcome()
+        self.dim = int(np.prod(self.prior.shape))
+
+    def _worth(self, variance: Array, noise_sd: Array) -> Array:
+        """How much a noisy sum of this variance is worth of the exact one: the same error."""
+        return variance / (variance + noise_sd**2) if self.aware else jnp.ones(())
+
+    def _named(self, *values: Array) -> dict[str, Array]:
+        found = zip(self.names, values, strict=True)
+        return {f"{self.site}_{name}": value.reshape(self.prior.shape) for name, value in found}
+
+    def sample(self) -> dict[str, Array]:
+        """The one latent site."""
+        law = self.law(*positive_params(self.site, self.prior, *self.names))
+        return {self.site: draw(self.site, law, self.prior.event_dim)}
+
+
+class BetaBinomial(_Counts):
+    """Successes in trials whose number is public; Bernoulli outcomes are single trials."""
+
+    statistics, parameter = "counts of successes", "probs"
+    law, names = dist.Beta, ("concentration1", "concentration0")
+
+    def __init__(self, reading: Reading, noise_aware: bool) -> None:
+        super().__init__(reading, noise_aware)
         self._most = (
             reading.told.constant(reading.site, "total_count")
             if reading.kind == "binomial"
-            else np.ones(index.shape)
+            else np.ones(self._index.shape)
         )
-        self._index, self._outcome = index, reading.outcome()
-        self.dim = int(np.prod(self.prior.shape))
-        a_record = np.bincount(index, self._most, self.dim)
+        a_record = np.bincount(self._index, self._most, self.dim)
         self.bound = float(np.linalg.norm(a_record)) / 2
         self._trials = reading.num_records * a_record
 
@@ -54,35 +83,21 @@ class BetaBinomial(Averaged):
         """The Beta posterior."""
         a, b = flat(self.prior, "concentration1"), flat(self.prior, "concentration0")
         ones = jnp.clip(self._trials / 2 + state["total"], 0, self._trials)
-        weight = jnp.ones(())
-        if self.aware:
-            mean = (a + ones) / (a + b + self._trials)
-            weight = _share(mean * (1 - mean) * self._trials, state["noise_sd"])
-        found = {
-            "concentration1": a + weight * ones,
-            "concentration0": b + weight * (self._trials - ones),
-        }
-        return {f"{self.site}_{n}": v.reshape(self.prior.shape) for n, v in found.items()}
-
-    def sample(self) -> dict[str, Array]:
-        """One Beta site."""
-        a, b = positive_params(self.site, self.prior, "concentration1", "concentration0")
-        return {self.site: draw(self.site, dist.Beta(a, b), self.prior.event_dim)}
+        mean = (a + ones) / (a + b + self._trials)
+        weight = self._worth(mean * (1 - mean) * self._trials, state["noise_sd"])
+        return self._named(a + weight * ones, b + weight * (self._trials - ones))
 
 
-class DirichletCategorical(Averaged):
+class DirichletCategorical(_Counts):
     """Categories of one or several outcomes a record."""
 
-    statistics = "counts of categories"
+    statistics, parameter = "counts of categories", "probs"
+    law, names = dist.Dirichlet, ("concentration",)
 
     def __init__(self, reading: Reading, noise_aware: bool) -> None:
-        self.site, index = reading.selection("probs", "Dirichlet")
-        reading.require_latents([self.site])
-        self.prior, self.aware = reading.priors[self.site], noise_aware
+        super().__init__(reading, noise_aware)
         self._categories = self.prior.shape[-1]
-        self._index, self._outcome = index, reading.outcome()
-        self.dim = int(np.prod(self.prior.shape))
-        a_record = np.bincount(index[:, 0] // self._categories, minlength=self.dim)
+        a_record = np.bincount(self._index[:, 0] // self._categories, minlength=self.dim)
         a_record = a_record[: self.dim // self._categories]
         self.bound = math.sqrt(float((a_record**2).sum()) * (1 - 1 / self._categories))
         self._trials = reading.num_records * a_record
@@ -100,34 +115,22 @@ class DirichletCategorical(Averaged):
         alpha = flat(self.prior, "concentration").reshape(shape)
         trials = self._trials[:, None]
         counts = _on_simplex(trials / self._categories + state["total"].reshape(shape), trials)
-        weight = jnp.ones(())
-        if self.aware:
-            mean = (alpha + counts) / (alpha.sum(1, keepdims=True) + trials)
-            spread = (trials * mean * (1 - mean)).sum(1, keepdims=True)
-            noise = jnp.sqrt((state["noise_sd"].reshape(shape) ** 2).sum(1, keepdims=True))
-            weight = _share(spread, noise)
-        found = (alpha + weight * counts).reshape(self.prior.shape)
-        return {f"{self.site}_concentration": found}
-
-    def sample(self) -> dict[str, Array]:
-        """One Dirichlet site."""
-        (alpha,) = positive_params(self.site, self.prior, "concentration")
-        return {self.site: draw(self.site, dist.Dirichlet(alpha), self.prior.event_dim)}
+        mean = (alpha + counts) / (alpha.sum(1, keepdims=True) + trials)
+        spread = (trials * mean * (1 - mean)).sum(1, keepdims=True)
+        noise = jnp.sqrt((state["noise_sd"].reshape(shape) ** 2).sum(1, keepdims=True))
+        return self._named(alpha + self._worth(spread, noise) * counts)
 
 
-class GammaPoisson(Averaged):
+class GammaPoisson(_Counts):
     """Counts up to a public bound."""
 
-    statistics = "sums of counts"
+    statistics, parameter = "sums of counts", "rate"
+    law, names = dist.Gamma, ("concentration", "rate")
 
     def __init__(
         self, reading: Reading, noise_aware: bool, max_count: float | None, private: bool
     ) -> None:
-        self.site, self._index = reading.selection("rate", "Gamma")
-        reading.require_latents([self.site])
-        self.prior, self.aware = reading.priors[self.site], noise_aware
-        self._outcome = reading.outcome()
-        self.dim = int(np.prod(self.prior.shape))
+        super().__init__(reading, noise_aware)
         a_record = np.bincount(self._index, minlength=self.dim)
         most = needed(max_count, "max_count", "a count; larger ones are cut to it", private)
         self._most, self._middle = most, most / 2 if most < math.inf else 0.0
@@ -145,25 +148,12 @@ class GammaPoisson(Averaged):
         trials = self._trials
         largest = trials * self._most if self._most < math.inf else None
         sums = jnp.clip(trials * self._middle + state["total"], 0, largest)
-        weight = jnp.ones(())
-        if self.aware:
-            weight = _share(trials * (a + sums) / (b + trials), state["noise_sd"])
-        found = {"concentration": a + weight * sums, "rate": b + weight * trials}
-        return {f"{self.site}_{n}": v.reshape(self.prior.shape) for n, v in found.items()}
-
-    def sample(self) -> dict[str, Array]:
-        """One Gamma site."""
-        a, b = positive_params(self.site, self.prior, "concentration", "rate")
-        return {self.site: draw(self.site, dist.Gamma(a, b), self.prior.event_dim)}
+        weight = self._worth(trials * (a + sums) / (b + trials), state["noise_sd"])
+        return self._named(a + weight * sums, b + weight * trials)
 
 
 def _within(outcome: Array, most: float | np.ndarray) -> Array:
     return jnp.clip(outcome, 0, most)
-
-
-def _share(variance: Array, noise_sd: Array) -> Array:
-    """How much a noisy sum of this variance is worth of the exact one: the same relative error."""
-    return variance / (variance + noise_sd**2)
 
 
 def _on_simplex(counts: Array, total: np.ndarray) -> Array:

@@ -15,9 +15,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.sites import Prior
-from numpyro_dp.model.records import Layout, as_records, read_arguments
+from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.vips.statistics import Phase, Programme
 
 
@@ -85,13 +84,13 @@ class ConjugateProgramme(Programme):
     def __init__(
         self,
         guide: Any,
-        layout: Layout,
+        found: Outline,
         family: Family,
         num_steps: int | None,
         clip_norm: float | None,
         notes: tuple[str, ...],
     ) -> None:
-        self._guide, self._layout, self._family = guide, layout, family
+        self._guide, self._found, self._family = guide, found, family
         self._steps = family.rounds if num_steps is None else num_steps
         scale = None if family.weights is None else tuple(map(float, family.weights))
         bound = family.bound if clip_norm is None else clip_norm
@@ -131,10 +130,7 @@ class ConjugateProgramme(Programme):
 
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
         """Record arrays in the order they were traced."""
-        layout, arrays = read_arguments(self._guide.model, args, kwargs)
-        if layout != self._layout:
-            raise UnsupportedModelError("the arguments differ from those that were traced")
-        return as_records(layout, arrays)
+        return self._found.records(self._guide.model, args, kwargs)
 
 
 def param(name: str, value: Any, constraint: Any = constraints.real) -> Array:

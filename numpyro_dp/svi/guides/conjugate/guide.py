@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike
 from numpyro import handlers
 
 from numpyro_dp import _validate
-from numpyro_dp.model.guided.model import Outline, outline
+from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.conjugate.counts import (
     BetaBinomial,
     DirichletCategorical,
@@ -125,9 +125,7 @@ class ConjugateGuide(StatisticsGuide):
             # The model's shapes are all that is read, also inside a transformation; its sites are
             # no business of whoever traces this guide.
             with handlers.block(), jax.ensure_compile_time_eval():
-                found = outline(
-                    self.model, args, kwargs, data_plate=self.data_plate, private_size=False
-                )
+                found = self.outlined(self.model, args, kwargs, self.data_plate)
                 self._family = self._read(found, private=False)
         return self._family.sample()
 
@@ -146,7 +144,7 @@ class ConjugateGuide(StatisticsGuide):
         """
         family = self._read(found, private=clip_norm != math.inf)
         notes = (_WIDENED if self._noise_aware else _NOT_WIDENED,)
-        return ConjugateProgramme(self, found.layout, family, num_steps, clip_norm, notes)
+        return ConjugateProgramme(self, found, family, num_steps, clip_norm, notes)
 
     def draw_from(self, family: Family) -> None:
         """Take the sites of the family that is being run; autoguides learn theirs likewise."""

@@ -22,14 +22,13 @@ from numpyro_dp.families.sites import (
     Told,
     find_sites,
     hear,
-    labels,
     read_priors,
     root_of,
 )
 from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.model.jaxprs import Pruned, trace_program
+from numpyro_dp.model.jaxprs import Pruned
+from numpyro_dp.model.messages import quoted
 from numpyro_dp.model.programs import Labelled, require_no_closure, require_one_record
-from numpyro_dp.model.structure import explained, key_struct, quoted
 
 
 class Reading(NamedTuple):
@@ -71,18 +70,17 @@ class Reading(NamedTuple):
                 f"the {name} of site `{self.site}` is not provably free of latents and random "
                 f"numbers: {FITS}"
             )
-        require_one_record(pruned)
-        require_no_closure(pruned, self.found.layout, self.num_records)
-        blanks = [None] * count
-        return lambda record: pruned([*blanks, *record])[0]
+        return self._judged(pruned, [None] * count)
 
     def at_zero(self, name: str) -> Callable[[Sequence[Array]], Array]:
         """A parameter as a function of one record's arrays where all latents are zero."""
-        pruned = self.told.pruned(name)
+        zeros = [jnp.zeros(s.shape, s.dtype) for s in self.told.latents.values()]
+        return self._judged(self.told.pruned(name), zeros)
+
+    def _judged(self, pruned: Pruned, latents: list[Any]) -> Callable[[Sequence[Array]], Array]:
         require_one_record(pruned)
         require_no_closure(pruned, self.found.layout, self.num_records)
-        zeros = [jnp.zeros(s.shape, s.dtype) for s in self.told.latents.values()]
-        return lambda record: pruned([*zeros, *record])[0]
+        return lambda record: pruned([*latents, *record])[0]
 
     def selection(self, name: str, kind: str) -> tuple[str, np.ndarray]:
         """The latent that a parameter consists of, and which entry is where.
@@ -160,7 +158,7 @@ def read_model(found: Outline) -> Reading:
             "a conjugate guide needs a model with latents of its own, no `numpyro.param` sites, "
             f"and no continuous latent for each record: {FITS}"
         )
-    structs = dict(sorted(wall._parts.programs.constrained.items()))
+    structs = dict(sorted(wall.programs.constrained.items()))
     latents = {n: jax.ShapeDtypeStruct(s.shape, s.dtype) for n, s in structs.items()}
     site, mixed = find_sites(wall)
     seen: list[str] = []
@@ -177,14 +175,7 @@ def read_model(found: Outline) -> Reading:
 
         return jax.jacfwd(moving)(values)
 
-    structs = [leaf.struct(1) for leaf in found.layout.arrays]
-    names = (*(leaf.name for leaf in found.layout.arrays), "")
-    with explained(found.plate):
-        program = trace_program(
-            lambda *inputs: {"row": row(*inputs)}, latents, structs, key_struct()
-        )
-        sloped = trace_program(slopes, latents, structs, key_struct())
-    told = Told(Labelled(program, labels(program.out), names), latents)
-    derived = Labelled(sloped, labels(sloped.out), names)
-    priors = read_priors(found, wall._spec.model, latents)
+    told = Told.of(found, lambda *inputs: {"row": row(*inputs)}, latents)
+    derived = Told.of(found, slopes, latents).labelled
+    priors = read_priors(found, wall.function, latents)
     return Reading(found, site, seen[-1], told, derived, priors)

@@ -18,12 +18,12 @@ from jaxtyping import Array, ArrayLike
 from numpyro import handlers
 
 from numpyro_dp import _validate
-from numpyro_dp.model.guided.model import Outline, outline
+from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.records import read_arguments
 from numpyro_dp.svi.guides.lda.document import mixtures, word_weights
 from numpyro_dp.svi.guides.lda.recognise import TopicModel, read_topic_model, words_of
 from numpyro_dp.svi.guides.lda.shrinkage import SHRINKAGES
-from numpyro_dp.svi.guides.lda.statistics import Choice, PaperTopics, Topics
+from numpyro_dp.svi.guides.lda.statistics import Choice, PaperTopics, Topics, parameter_of
 from numpyro_dp.svi.vips.statistics import StatisticsGuide
 
 # Rounds of topic counts that suit a schedule.
@@ -153,7 +153,7 @@ class LDAGuide(StatisticsGuide):
 
     def parameter(self, topics: str) -> str:
         """Name of the parameter of a site of topics."""
-        return f"{topics}_concentration"
+        return parameter_of(topics)
 
     def settled(
         self, found: Outline, num_steps: int | None, signal: Callable[[int], float]
@@ -219,14 +219,12 @@ class LDAGuide(StatisticsGuide):
                 "the word frequencies; 15 to 30 are useful"
             )
         kind = PaperTopics if before == 0 else Topics
-        return kind(self, read, rounds, clip_norm)
+        return kind(self, self.choice, read, rounds, clip_norm)
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Sample topics, and the mixtures of the documents given (of the prior without words)."""
         with handlers.block():
-            found = outline(
-                self.model, args, kwargs, data_plate=self.data_plate, private_size=False
-            )
+            found = self.outlined(self.model, args, kwargs, self.data_plate)
             read = _read(self, found)
             sites = _whole(self.model, args, kwargs)
         concentration = numpyro.param(

@@ -22,11 +22,13 @@ from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.independence import require_apart
+from numpyro_dp.families.sites import record_sites
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
-from numpyro_dp.model.plates import row_sites
+from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.programs import require_no_closure, require_one_record
-from numpyro_dp.model.structure import Structure, explained, read_structure
+from numpyro_dp.model.structure import Structure, read_structure
 
 _FITS = (
     "LDAGuide fits `topics = sample(…, Dirichlet(eta))` of shape (topics, words), a `theta = "
@@ -119,12 +121,12 @@ def _reader(model: Callable[..., Any], found: Outline, names: tuple[str, str, st
     def read(arrays: list[Any]) -> dict[str, Any]:
         sites = _sites_of(model, found, arrays)
         *laws, words = names
-        priors = {name: _law(sites[name]).concentration for name in laws}
+        priors = {name: peeled(sites[name]["fn"]).fn.concentration for name in laws}
         return {"priors": priors, "words": words_of(sites[words])}
 
     with explained(found.plate):
-        program = trace_program(read, [leaf.struct(1) for leaf in found.layout.arrays])
-    require_no_closure(prune(program, [True] * 4), found.layout, found.num_records)
+        program = trace_program(read, found.layout.structs(1))
+    require_no_closure(prune(program), found.layout, found.num_records)
     for name in names[:2]:
         wanted = {"priors": {each: each == name for each in names[:2]}, "words": (False, False)}
         if any(prune(program, jax.tree.leaves(wanted)).used):
@@ -142,9 +144,11 @@ def words_of(site: Mapping[str, Any]) -> Corpus:
 
     :returns: rows as the site's own leading axis.
     """
-    fn, value = site["fn"], jnp.asarray(site["value"])
+    (fn, kept, folded), value = peeled(site["fn"]), jnp.asarray(site["value"])
     weight = jnp.asarray(1.0 if site["scale"] is None else site["scale"], jnp.float32)
-    fn, weight = _unwrapped(fn, jnp.broadcast_to(weight, fn.batch_shape))
+    batch = site["fn"].batch_shape
+    weight = jnp.broadcast_to(weight, batch).reshape(batch + (1,) * folded)
+    weight = jnp.where(kept, weight, 0)
     rows = value.shape[0]
     if isinstance(fn, (MultinomialProbs, MultinomialLogits)):
         counts = value * weight[..., None]
@@ -169,9 +173,7 @@ def _names(structure: Structure, plate: str) -> tuple[str, str, str]:
         )
     for site in structure.of_kind("param", "factor"):
         raise UnsupportedModelError(f"site `{site.name}` ({site.kind}) is not part of it. {_FITS}")
-    latent = structure.of_kind("latent")
-    outside = [s.name for s in latent if not s.inside(plate)]
-    inside = [s.name for s in latent if s.inside(plate)]
+    outside, inside = structure.outside(plate, "latent"), structure.inside(plate, "latent")
     observed = [s.name for s in structure.of_kind("observed")]
     for names, what in (
         (outside, f"latent outside plate `{plate}` (the topics)"),
@@ -179,8 +181,9 @@ def _names(structure: Structure, plate: str) -> tuple[str, str, str]:
         (observed, "observed (the words)"),
     ):
         if len(names) != 1:
-            listed = ", ".join(f"`{name}`" for name in names) or "none"
-            raise UnsupportedModelError(f"one site must be {what}; found {listed}. {_FITS}")
+            raise UnsupportedModelError(
+                f"one site must be {what}; found {quoted(names) or 'none'}. {_FITS}"
+            )
     return outside[0], inside[0], observed[0]
 
 
@@ -198,9 +201,7 @@ def _sites_of(
 
     filled = handlers.substitute(model, substitute_fn=arbitrary)
     with handlers.block(), handlers.trace() as sites:
-        arguments = found.layout.fill(list(rows))
-        key, number = jax.random.key(0), len(rows[0])
-        row_sites(filled, found.plate, found.num_records, {}, arguments, key, number)
+        record_sites(filled, found, {}, rows, jax.random.key(0))
     return {name: site for name, site in sites.items() if site["type"] == "sample"}
 
 
@@ -215,7 +216,7 @@ def _read(sites: Mapping[str, Any], topics: str, theta: str, words: str) -> _Rea
             f"document, where (K, V) and (K,) are needed. {_FITS}"
         )
     site = sites[words]
-    fn = _law(site)
+    fn = peeled(site["fn"]).fn
     if not isinstance(
         fn, (MultinomialProbs, MultinomialLogits, CategoricalProbs, CategoricalLogits)
     ):
@@ -234,28 +235,8 @@ def _read(sites: Mapping[str, Any], topics: str, theta: str, words: str) -> _Rea
 
 def _dirichlet(site: Mapping[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
     """Value and concentration of a Dirichlet site, both of the value's shape."""
-    fn = _law(site)
+    fn = peeled(site["fn"]).fn
     if not isinstance(fn, dist.Dirichlet):
         raise UnsupportedModelError(f"site `{name}` is {type(fn).__name__}, not Dirichlet. {_FITS}")
     value = np.asarray(site["value"])
     return value, np.broadcast_to(np.asarray(fn.concentration, np.float32), value.shape)
-
-
-def _law(site: Mapping[str, Any]) -> Any:
-    """The distribution of a site, without what weights or reshapes it."""
-    return _unwrapped(site["fn"], jnp.ones(site["fn"].batch_shape))[0]
-
-
-def _unwrapped(fn: Any, weight: Array) -> tuple[Any, Array]:
-    """What is inside expanded, masked and reshaped distributions, and the weight of each draw."""
-    while True:
-        if isinstance(fn, dist.MaskedDistribution):
-            mask = jnp.asarray(fn._mask, bool)
-            fn, weight = fn.base_dist, jnp.where(mask, weight, 0)
-        elif isinstance(fn, dist.ExpandedDistribution):
-            fn = fn.base_dist
-        elif isinstance(fn, dist.Independent):
-            extra = fn.reinterpreted_batch_ndims
-            fn, weight = fn.base_dist, weight.reshape(weight.shape + (1,) * extra)
-        else:
-            return fn, weight

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +14,10 @@ from jax import lax, random
 from jaxtyping import Array, Float
 
 from numpyro_dp.mechanisms import Touched
-from numpyro_dp.model.records import as_records, read_arguments
 from numpyro_dp.svi.guides.lda.document import in_order, mixture, word_weights
 from numpyro_dp.svi.guides.lda.recognise import Corpus, TopicModel
 from numpyro_dp.svi.guides.lda.shrinkage import frequencies, shared_out
-from numpyro_dp.svi.vips.statistics import Phase, Programme
-
-if TYPE_CHECKING:
-    from numpyro_dp.svi.guides.lda.guide import LDAGuide
+from numpyro_dp.svi.vips.statistics import Phase, Programme, StatisticsGuide
 
 # Later rounds decide: each gets so much more of the budget.
 _GROWTH = 1.3
@@ -71,13 +67,23 @@ class Choice:
     init_topics: np.ndarray | None = field(repr=False, compare=False)
 
 
+def parameter_of(topics: str) -> str:
+    """Name of the guide's parameter for a site of topics."""
+    return f"{topics}_concentration"
+
+
 class Topics(Programme):
     """Word frequencies once, then rounds of topic counts from the roots of word counts."""
 
     def __init__(
-        self, guide: LDAGuide, read: TopicModel, rounds: int, clip_norm: float | None
+        self,
+        guide: StatisticsGuide,
+        choice: Choice,
+        read: TopicModel,
+        rounds: int,
+        clip_norm: float | None,
     ) -> None:
-        self.guide, self.read, self.choice = guide, read, guide.choice
+        self.guide, self.choice, self.read = guide, choice, read
         self.touched = min(self.choice.max_words, read.width)
         self.phases = self._phases(rounds, clip_norm)
         self.notes = self._notes(rounds)
@@ -197,11 +203,11 @@ class Topics(Programme):
 
     def params(self, state: Known) -> Mapping[str, Array]:
         """The one parameter of the guide."""
-        return {self.guide.parameter(self.read.topics): state.concentration}
+        return {parameter_of(self.read.topics): state.concentration}
 
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
         """The arguments' own arrays."""
-        return as_records(*read_arguments(self.read.model, args, kwargs))
+        return self.read.found.records(self.read.model, args, kwargs)
 
     def prepared(self, records: Sequence[Array]) -> list[Array]:
         """Word numbers and counts of each document, distinct and in order, ``touched`` places."""
@@ -264,7 +270,7 @@ class TopicsLaw:
     :param topics: name of its site.
     """
 
-    guide: LDAGuide
+    guide: StatisticsGuide
     topics: str
 
     def unconstrain(self, params: Mapping[str, Array]) -> dict[str, Array]:
@@ -275,5 +281,5 @@ class TopicsLaw:
         self, params: Mapping[str, Array], key: Array
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Topics, and no deterministic site."""
-        concentration = params[self.guide.parameter(self.topics)]
+        concentration = params[parameter_of(self.topics)]
         return {self.topics: random.dirichlet(key, concentration)}, {}

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.families.losses import Row
 from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.svi.guides.polya_gamma.recognise import Regression, split_coefficients
+from numpyro_dp.svi.guides.polya_gamma.recognise import Regression, cut
 from numpyro_dp.svi.vips.statistics import Phase, Programme
 
 # Shares of the squared privacy loss.
@@ -136,7 +136,7 @@ class Steps(Programme):
     def coefficients(self) -> list[str]:
         """A name for every coefficient, in the order of the flat vector."""
         latents = self.regression.latents
-        places = split_coefficients(latents, jnp.arange(latents.dim))
+        places = cut(jnp.arange(latents.dim), latents.coefficients)
         names = [""] * latents.dim
         for name, numbers in places.items():
             for index, number in np.ndenumerate(np.asarray(numbers)):

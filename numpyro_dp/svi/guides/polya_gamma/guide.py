@@ -32,9 +32,9 @@ from numpyro_dp.svi.guides.polya_gamma.designs import (
 from numpyro_dp.svi.guides.polya_gamma.recognise import (
     Latents,
     Regression,
+    cut,
     read_latents,
     read_regression,
-    split_coefficients,
 )
 from numpyro_dp.svi.vips.statistics import StatisticsGuide
 
@@ -157,7 +157,7 @@ class PolyaGammaGuide(StatisticsGuide):
         flat = jnp.asarray(numpyro.sample("_auto_latent", law, infer={"is_auxiliary": True}))
         drawn = {
             name: jnp.asarray(numpyro.sample(name, dist.Delta(value, event_dim=value.ndim)))
-            for name, value in split_coefficients(latents, flat).items()
+            for name, value in cut(flat, latents.coefficients).items()
         }
         return drawn | _draw_precisions(latents)
 
@@ -247,17 +247,16 @@ def _draw_precisions(latents: Latents) -> dict[str, Array]:
         return {}
     positive = dist.constraints.positive
     shapes, rates = (
-        jnp.asarray(numpyro.param(name, jnp.ones(latents.groups), constraint=positive))
+        cut(
+            jnp.asarray(numpyro.param(name, jnp.ones(latents.groups), constraint=positive)),
+            latents.precisions,
+        )
         for name in ("auto_shape", "auto_rate")
     )
     drawn: dict[str, Array] = {}
-    start = 0
     for name, shape, inverse in latents.precisions:
-        own = slice(start, start + math.prod(shape))
-        kind = dist.InverseGamma if inverse else dist.Gamma
-        law = kind(shapes[own].reshape(shape), rates[own].reshape(shape))
+        law = (dist.InverseGamma if inverse else dist.Gamma)(shapes[name], rates[name])
         drawn[name] = jnp.asarray(numpyro.sample(name, law.to_event(len(shape))))
-        start = own.stop
     return drawn
 
 

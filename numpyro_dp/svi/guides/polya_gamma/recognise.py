@@ -13,14 +13,15 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import random
 from jaxtyping import Array, Float
-from numpyro import handlers
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.glm import GLM, recognise
 from numpyro_dp.families.losses import Loss
 from numpyro_dp.families.predictor import constant_slopes, flat_position
+from numpyro_dp.families.sites import latent_sites
 from numpyro_dp.model.guided.guides import made_up_arguments
 from numpyro_dp.model.guided.model import Outline
+from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
 
 _FAMILIES = ("bernoulli", "binomial", "negative_binomial")
@@ -58,20 +59,12 @@ def read_latents(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
     coefficients, precisions = [], []
 
     def look() -> None:
-        # A check of values would be one of records, or of made-up ones that need not pass it.
-        with handlers.block(), dist.distribution.validation_enabled(False):
-            seeded = handlers.seed(model, random.key(0))
-            trace = handlers.trace(seeded).get_trace(*args, **kwargs)
-        for name, site in sorted(trace.items()):
-            if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
-                continue
-            fn = site["fn"]
-            while isinstance(fn, dist.ExpandedDistribution | dist.Independent):
-                fn = fn.base_dist
-            shape = jnp.shape(site["value"])
+        sites = latent_sites(model, (tuple(args), dict(kwargs)), random.key(0))
+        for name, site in sorted(sites.items()):
+            fn, shape = peeled(site["fn"]).fn, jnp.shape(site["value"])
             if isinstance(fn, dist.Gamma | dist.InverseGamma):
                 precisions.append((name, shape, isinstance(fn, dist.InverseGamma)))
-            else:
+            elif not fn.support.is_discrete:
                 coefficients.append((name, shape))
 
     jax.eval_shape(look)
@@ -214,7 +207,7 @@ def _read_prior(wall: PrivateModel, latents: Latents, laws: tuple[np.ndarray, np
     dtype = flat_position(wall)[1].dtype
 
     def log_prior(w: Float[Array, " dim"], log_tau: Float[Array, " groups"]) -> Float[Array, ""]:
-        return wall.log_prior({**split_coefficients(latents, w), **_logs(latents, log_tau)})
+        return wall.log_prior({**cut(w, latents.coefficients), **_logs(latents, log_tau)})
 
     def curvature(w: Float[Array, " dim"], tau: Float[Array, " groups"]) -> Array:
         return -jax.hessian(log_prior)(w, jnp.log(tau))
@@ -237,15 +230,9 @@ def _gamma_laws(
     """Shape and rate of every precision's prior, in order."""
     if not latents.precisions:
         return np.zeros(0), np.zeros(0)
-    args, kwargs = arguments
-    with handlers.block():
-        seeded = handlers.seed(model, random.key(0))
-        trace = handlers.trace(seeded).get_trace(*args, **kwargs)
-    found = []
+    sites, found = latent_sites(model, arguments, random.key(0)), []
     for name, shape, _ in latents.precisions:
-        fn = trace[name]["fn"]
-        while isinstance(fn, dist.ExpandedDistribution | dist.Independent):
-            fn = fn.base_dist
+        fn = peeled(sites[name]["fn"]).fn
         found.append([np.broadcast_to(part, shape) for part in (fn.concentration, fn.rate)])
     shapes, rates = (np.concatenate([np.ravel(pair[k]) for pair in found]) for k in (0, 1))
     return shapes, rates
@@ -273,10 +260,10 @@ def _require_prior(prior: Prior, log_prior: Callable, dtype: Any, latents: Laten
         )
 
 
-def split_coefficients(latents: Latents, flat: Float[Array, " dim"]) -> dict[str, Array]:
-    """The coefficients' sites from their flat vector."""
+def cut(flat: Array, sites: Sequence[tuple]) -> dict[str, Array]:
+    """Values of sites, each given by name and shape first, from their flat vector."""
     values, start = {}, 0
-    for name, shape in latents.coefficients:
+    for name, shape, *_ in sites:
         values[name] = flat[start : start + _size(shape)].reshape(shape)
         start += _size(shape)
     return values
@@ -284,12 +271,8 @@ def split_coefficients(latents: Latents, flat: Float[Array, " dim"]) -> dict[str
 
 def _logs(latents: Latents, log_tau: Float[Array, " groups"]) -> dict[str, Array]:
     """Unconstrained positions of the precisions' sites."""
-    values, start = {}, 0
-    for name, shape, inverse in latents.precisions:
-        own = log_tau[start : start + _size(shape)].reshape(shape)
-        values[name] = -own if inverse else own
-        start += _size(shape)
-    return values
+    own = cut(log_tau, latents.precisions)
+    return {name: -own[name] if inverse else own[name] for name, _, inverse in latents.precisions}
 
 
 def _size(shape: Sequence[int]) -> int:

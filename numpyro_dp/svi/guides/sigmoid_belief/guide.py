@@ -15,9 +15,7 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 
 from numpyro_dp import _validate
-from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.guided.model import Outline, outline
-from numpyro_dp.model.records import as_records, read_arguments
+from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.conjugate.family import draw, param
 from numpyro_dp.svi.guides.sigmoid_belief.recognise import Network, read_network
 from numpyro_dp.svi.guides.sigmoid_belief.statistics import (
@@ -83,6 +81,9 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
     Deep Sigmoid Belief Networks with Data Augmentation* (AISTATS 2015).
     """
 
+    # 2^K settings of hidden units are never summed over.
+    _summed = False
+
     def __init__(
         self,
         model: Callable[..., Any],
@@ -103,16 +104,6 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
         self._basis = basis
         self._inner_steps = _validate.positive_int("inner_steps", inner_steps)
         self._network: Network | None = None
-
-    def outlined(
-        self,
-        model: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        data_plate: str | None,
-    ) -> Outline:
-        """The model's arguments and plate; 2^K settings of hidden units are never summed over."""
-        return outline(model, args, kwargs, data_plate=data_plate, private_size=False, summed=False)
 
     def programme(
         self,
@@ -228,14 +219,11 @@ class _Rounds(BeliefProgramme):
         self, guide: SigmoidBeliefNetworkGuide, found: Outline, network: Network, *rest: Any
     ) -> None:
         super().__init__(network, found.num_records, *rest)
-        self._guide, self._layout = guide, found.layout
+        self._guide, self._found = guide, found
 
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
         """Record arrays in the order they were traced."""
-        layout, arrays = read_arguments(self._guide.model, args, kwargs)
-        if layout != self._layout:
-            raise UnsupportedModelError("the arguments differ from those that were traced")
-        return as_records(layout, arrays)
+        return self._found.records(self._guide.model, args, kwargs)
 
     def target(self) -> _Law:
         """Global latents alone: hidden units belong to records."""

@@ -14,12 +14,12 @@ from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.independence import require_apart
-from numpyro_dp.families.sites import CLOSE, Prior, Told, labels, read_priors
+from numpyro_dp.families.sites import CLOSE, Prior, Told, read_priors, record_sites
 from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.model.jaxprs import trace_program
-from numpyro_dp.model.plates import row_axis, row_sites
-from numpyro_dp.model.programs import Labelled, require_no_closure, require_one_record
-from numpyro_dp.model.structure import Structure, explained, key_struct, quoted, read_structure
+from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.plates import peeled, row_axis
+from numpyro_dp.model.programs import require_no_closure, require_one_record
+from numpyro_dp.model.structure import Structure, key_struct, read_structure
 
 _FITS = (
     "known is one layer, `z ~ Bernoulli(logits=c)` and `x ~ Bernoulli(logits=z @ W.T + b)` in the "
@@ -69,8 +69,7 @@ def read_network(model: Callable[..., Any], found: Outline) -> Network:
     shapes: dict[str, tuple[int, ...]] = {}
 
     def sites_of(values: dict[str, Any], arrays: list[Any], key: Array) -> Mapping[str, Any]:
-        arguments, rows = found.layout.fill(arrays), len(arrays[0])
-        return row_sites(model, found.plate, found.num_records, values, arguments, key, rows)
+        return record_sites(model, found, values, arrays, key)
 
     def row(values: dict[str, Any], arrays: list[Any], key: Array) -> dict[str, dict[str, Array]]:
         sites = sites_of(values, arrays, key)
@@ -84,15 +83,11 @@ def read_network(model: Callable[..., Any], found: Outline) -> Network:
             }
         }
 
-    structs = [leaf.struct(1) for leaf in found.layout.arrays]
     with explained(found.plate):
-        jax.eval_shape(row, latents, structs, key_struct())
-        units = jax.ShapeDtypeStruct(shapes[hidden], jnp.zeros(()).dtype)
-        program = trace_program(row, {**latents, hidden: units}, structs, key_struct())
-    inputs = (*(leaf.name for leaf in found.layout.arrays), "")
+        jax.eval_shape(row, latents, found.layout.structs(1), key_struct())
+    units = jax.ShapeDtypeStruct(shapes[hidden], jnp.zeros(()).dtype)
     # Inputs come sorted by name, as dictionaries do.
-    every = dict(sorted({**latents, hidden: units}.items()))
-    told = Told(Labelled(program, labels(program.out), inputs), every)
+    told = Told.of(found, row, dict(sorted({**latents, hidden: units}.items())))
     priors = read_priors(found, model, latents)
     ones = {name: jnp.ones(struct.shape, struct.dtype) for name, struct in latents.items()}
 
@@ -105,24 +100,22 @@ def read_network(model: Callable[..., Any], found: Outline) -> Network:
 
 
 def _sites(structure: Structure, plate: str) -> tuple[str, str]:
-    observed = structure.of_kind("observed", "factor")
-    hidden = structure.of_kind("discrete")
-    inside = [s for s in (*observed, *hidden, *structure.of_kind("latent")) if s.inside(plate)]
-    params = structure.of_kind("param")
-    if len(observed) != 1 or len(hidden) != 1 or len(inside) != 2 or params:
-        raise UnsupportedModelError(
-            f"sites {quoted([s.name for s in (*inside, *params)])}: {_FITS}"
-        )
-    return hidden[0].name, observed[0].name
+    observed = structure.inside(plate, "observed", "factor")
+    hidden = structure.inside(plate, "discrete")
+    others = (
+        *structure.inside(plate, "latent"),
+        *structure.outside(plate, "observed", "factor", "discrete"),
+        *(site.name for site in structure.of_kind("param")),
+    )
+    if len(observed) != 1 or len(hidden) != 1 or others:
+        raise UnsupportedModelError(f"sites {quoted([*observed, *hidden, *others])}: {_FITS}")
+    return hidden[0], observed[0]
 
 
 def _bernoulli(name: str, site: Mapping[str, Any]) -> dict[str, Array]:
-    fn = site["fn"]
-    shape = fn.shape()
-    while isinstance(fn, dist.ExpandedDistribution | dist.Independent):
-        fn = fn.base_dist
+    (fn, kept, _), shape = peeled(site["fn"]), site["fn"].shape()
     known = isinstance(fn, dist.BernoulliLogits | dist.BernoulliProbs)
-    if not known or site["scale"] is not None:
+    if not known or kept is not True or site["scale"] is not None:
         raise UnsupportedModelError(
             f"site `{name}` is a {type(fn).__name__}, masked or weighted perhaps: {_FITS}"
         )
