@@ -77,7 +77,7 @@ _MOVED = {
     "model.guided": ("_elbo=elbo _guide=guides _outcomes=outcomes variational=model"),
     "svi.dpsvi": (
         "svi.checks=checks svi.curvature=curvature svi.elbo=elbo svi.fit=fit "
-        "svi.metered=metered svi.plan=plan svi.report=report svi.settings=settings "
+        "svi.metered=charged svi.plan=plan svi.report=report svi.settings=settings "
         "svi.start=start"
     ),
     "svi.guides.conjugate": (

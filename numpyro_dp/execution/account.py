@@ -24,7 +24,7 @@ from numpyro_dp.execution.keys import INSECURE, RANDOMNESS, is_traced, seeded_ke
 from numpyro_dp.mechanisms._checks import refuse_several_processes
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 from numpyro_dp.mechanisms.random import os_key
-from numpyro_dp.model.redaction import unnumbered
+from numpyro_dp.model.redaction import redacted
 
 T = TypeVar("T")
 
@@ -169,7 +169,7 @@ class ChargedRun:
         :raises UnsupportedModelError: as ``prepare`` does.
         :raises ValueError: likewise.
         """
-        return unnumbered(self.account.private_size, prepare, *args)
+        return redacted(self.account.private_size, prepare, *args)
 
     def charge(self, event: DpEvent, user_key: Any, **known: Any) -> Any:
         """Charge the run before it touches a record.

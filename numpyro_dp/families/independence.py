@@ -18,7 +18,7 @@ _ROWS, _TRIES, _BELOW = 3, 4, 10
 _CLOSE = 1e-5
 
 
-def require_apart(found: Outline, site: str, read: Callable[[list[Array]], Any]) -> None:
+def require_independence(found: Outline, site: str, read: Callable[[list[Array]], Any]) -> None:
     """Refuse a site that shows otherwise beside other records, as far as made-up ones tell.
 
     The check protects correctness: records are read one at a time whatever happens here, and what

@@ -23,7 +23,7 @@ from numpyro_dp.mcmc.loop import collect, over_devices
 from numpyro_dp.mcmc.progress import ChainsCost, cents_up
 from numpyro_dp.mcmc.report import GIVEN_START, GIVEN_STATE, Described
 from numpyro_dp.mcmc.reserved import Reserved, steps_behind
-from numpyro_dp.mcmc.setup import readied
+from numpyro_dp.mcmc.setup import prepare
 from numpyro_dp.mcmc.start import first_positions
 
 _BAR_UPDATES = 50
@@ -210,7 +210,7 @@ class MCMC(numpyro.infer.MCMC):
         keys, relation = as_typed_keys(rng_key, chains), self._account.relation
         inputs = (kernel, relation, keys, args, kwargs, init_params)
         fixed = (self._planned_steps, chains, extra_fields, self.postprocess_fn)
-        bound, first, start, records = charged.prepared(readied, *inputs, *fixed)
+        bound, first, start, records = charged.prepared(prepare, *inputs, *fixed)
         resumed = self._warmup_state is not None
         transitions = self.num_samples if resumed else self._collection_params["upper"]
         # The attributes can be set to numbers that wrap around, or that pay others' steps.

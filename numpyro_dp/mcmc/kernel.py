@@ -89,38 +89,38 @@ class BoundKernel(MCMCKernel):
 
     def sample(self, state: Any, model_args: Any, model_kwargs: Any = None) -> Any:
         records = list(model_args)
-        return self.transition(state, self.recall(state, records), records)[0]
+        return self.transition(state, self.record_caches(state, records), records)[0]
 
-    def recall(self, state: Any, records: list) -> Any:
-        """:meth:`recollection` of one chain, or of vectorized ones.
+    def record_caches(self, state: Any, records: list) -> Any:
+        """:meth:`record_cache` of one chain, or of vectorized ones.
 
         **Privacy.** It holds values of single records. It goes from step to step inside one
         compiled loop, and no loop returns it.
         """
         # NumPyro hands vectorized chains over as one batched state; the records are shared.
-        one = partial(self.recollection, records=records)
+        one = partial(self.record_cache, records=records)
         return jax.vmap(one)(state) if is_batched(state) else one(state)
 
-    def transition(self, state: Any, recollection: Any, records: list) -> tuple[Any, Any]:
-        """The steps of one sample, and what :meth:`recall` would now return."""
+    def transition(self, state: Any, record_cache: Any, records: list) -> tuple[Any, Any]:
+        """The steps of one sample, and what :meth:`record_caches` would now return."""
         step = partial(self._step_one_chain, records=records)
         advance = jax.vmap(step) if is_batched(state) else step
         if self.steps_per_sample == 1:
-            return advance(state, recollection)
+            return advance(state, record_cache)
         # The chains are batched within the loop: a loop that is batched as a whole is traced again,
         # outside of what a kernel asks for while it is traced, such as 64 bits.
         return lax.fori_loop(
-            0, self.steps_per_sample, lambda _, carry: advance(*carry), (state, recollection)
+            0, self.steps_per_sample, lambda _, carry: advance(*carry), (state, record_cache)
         )
 
-    def _step_one_chain(self, state: Any, recollection: Any, records: list) -> tuple[Any, Any]:
+    def _step_one_chain(self, state: Any, record_cache: Any, records: list) -> tuple[Any, Any]:
         # A ratchet: children are one-way, so the last state's key tells nothing of the noise
         # already drawn. The counter is folded in so that resuming under a key that was used
         # before still draws fresh noise.
         carried, fresh = random.split(state.rng_key)
         key = random.fold_in(fresh, state.i)
-        state, recollection = self.advance_from(key, state, recollection, records)
-        return state._replace(i=state.i + 1, rng_key=carried), recollection
+        state, record_cache = self.advance_from(key, state, record_cache, records)
+        return state._replace(i=state.i + 1, rng_key=carried), record_cache
 
     @abstractmethod
     def start(self, rng_key: Any, z: dict) -> Any:
@@ -138,15 +138,15 @@ class BoundKernel(MCMCKernel):
     def advance(self, key: Any, state: Any, records: list) -> Any:
         """One private step of one chain; ``i`` and ``rng_key`` are replaced by the caller."""
 
-    def recollection(self, state: Any, records: list) -> Any:
+    def record_cache(self, state: Any, records: list) -> Any:
         """What a step asks the records about the state it starts from, if anything."""
         return ()
 
     def advance_from(
-        self, key: Any, state: Any, recollection: Any, records: list
+        self, key: Any, state: Any, record_cache: Any, records: list
     ) -> tuple[Any, Any]:
-        """:meth:`advance` with the state's recollection at hand, and the next state's."""
-        return self.advance(key, state, records), recollection
+        """:meth:`advance` with the state's record_cache at hand, and the next state's."""
+        return self.advance(key, state, records), record_cache
 
     @abstractmethod
     def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
@@ -257,7 +257,7 @@ class PrivateKernel(MCMCKernel):
         :raises UnsupportedModelError: when an option is a function whose code names the records.
         """
         for name, option in self._functions():
-            wall.require_handed(name, option, records)
+            wall.refuse_captured_arrays(name, option, records)
         return self._bind(
             wall, num_steps=num_steps, relation=relation, delta=delta, num_chains=num_chains
         )
@@ -302,11 +302,11 @@ class PrivateKernel(MCMCKernel):
         init_params: Any,
         model_args: tuple,
         model_kwargs: dict,
-    ) -> plain.MeteredState:
+    ) -> plain.ChargedState:
         """Called by plain ``numpyro.infer.MCMC`` only: charges ``num_steps``, then starts."""
         return plain.begin(self, rng_key, init_params, model_args, model_kwargs)
 
-    def sample(self, state: Any, model_args: tuple, model_kwargs: dict) -> plain.MeteredState:
+    def sample(self, state: Any, model_args: tuple, model_kwargs: dict) -> plain.ChargedState:
         """Called by plain ``numpyro.infer.MCMC`` only; NaN once the charged steps are done."""
         return plain.proceed(self, state, model_args, model_kwargs)
 

@@ -72,8 +72,8 @@ def collect(
 )
 def _chunk(kernel, gather, size, thinning, low, high, start, state, collection, records):
     def body(index, carry):
-        state, recollection, collection = carry
-        state, recollection = kernel.transition(state, recollection, records)
+        state, record_cache, collection = carry
+        state, record_cache = kernel.transition(state, record_cache, records)
         row = (index - start) // thinning
         row = jnp.where(row < 0, size, row)
         collection = jax.tree.map(
@@ -81,10 +81,10 @@ def _chunk(kernel, gather, size, thinning, low, high, start, state, collection, 
             collection,
             gather(state),
         )
-        return state, recollection, collection
+        return state, record_cache, collection
 
     # What is recalled holds values of single records, and ends here.
-    carry = state, kernel.recall(state, records), collection
+    carry = state, kernel.record_caches(state, records), collection
     state, _, collection = lax.fori_loop(low, high, body, carry)
     return state, collection
 

@@ -28,7 +28,7 @@ from numpyro_dp.model.private_model import private_model
 _DIGEST_WORDS = 4
 
 
-class MeteredState(NamedTuple):
+class ChargedState(NamedTuple):
     """A chain under plain NumPyro.
 
     - **i**, **z**: as in the kernel's own state.
@@ -46,7 +46,7 @@ class MeteredState(NamedTuple):
     inner: Any
 
 
-def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict) -> MeteredState:
+def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict) -> ChargedState:
     """Charge ``num_steps`` for each key, then start the chains; see the module's docstring."""
     name, inputs = type(kernel).__name__, (rng_key, args, kwargs, init_params)
     if is_traced(*inputs):
@@ -101,10 +101,10 @@ def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict
         secret, decoy = (random.split(each, keys.shape) for each in (secret, decoy))
     inner = bound.init(secret, 0, z)
     digest = jnp.broadcast_to(_digest(kernel, bound, chains), (*keys.shape, _DIGEST_WORDS))
-    return MeteredState(inner.i, inner.z, decoy, random.key_data(decoy), digest, inner)
+    return ChargedState(inner.i, inner.z, decoy, random.key_data(decoy), digest, inner)
 
 
-def proceed(kernel: Any, state: MeteredState, args: tuple, kwargs: dict) -> MeteredState:
+def proceed(kernel: Any, state: ChargedState, args: tuple, kwargs: dict) -> ChargedState:
     """One sample; NaN, without touching the records, once the charge is used up."""
     bound = bound_for(kernel, state.i, args, kwargs)
     records = bound.wall.records(args, kwargs)
@@ -127,7 +127,7 @@ def proceed(kernel: Any, state: MeteredState, args: tuple, kwargs: dict) -> Mete
     return state._replace(i=inner.i, z=inner.z, inner=inner)
 
 
-def _may_step(kernel: Any, bound: Any, state: MeteredState) -> Bool[Array, ""]:
+def _may_step(kernel: Any, bound: Any, state: ChargedState) -> Bool[Array, ""]:
     words = random.key_data(state.rng_key)
     if words.shape != state.tag.shape:
         return jnp.zeros((), bool)  # a key of another kind: NumPyro resumed with the caller's

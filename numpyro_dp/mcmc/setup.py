@@ -65,7 +65,7 @@ class Ready(NamedTuple):
     records: tuple[Array, ...]
 
 
-def readied(
+def prepare(
     kernel: PrivateKernel,
     relation: Relation,
     keys: Any,
@@ -98,7 +98,7 @@ def readied(
     )
     given = read_arguments(kernel.user_model, args, kwargs)[1]
     if postprocess_fn is not None:
-        wall.require_handed("postprocess_fn", postprocess_fn, given)
+        wall.refuse_captured_arrays("postprocess_fn", postprocess_fn, given)
 
     def bind(each: PrivateKernel, num_steps: int) -> BoundKernel:
         return each.bind(

@@ -112,7 +112,7 @@ def require_additive(subject: Subject) -> None:
         own.
     """
     program = _Program(subject)
-    met = [_Met.on(program, each) for each in map(program.made_up, range(_TRIES))]
+    met = [_Met.on(program, each) for each in map(program.synthetic, range(_TRIES))]
     if not _seen(met, _DUMMIES).all():
         met += [_Met.on(program, each) for each in _with_drawn_outcomes(subject, met)]
     for each in _telling(met):
@@ -169,9 +169,9 @@ class _Program:
                 _statistics(alone, flat, at.direction, one),
             )
 
-        self.compiled = quickly_compiled(measure, self.made_up(0), np.int32(0))
+        self.compiled = quickly_compiled(measure, self.synthetic(0), np.int32(0))
 
-    def made_up(self, seed: int) -> _Input:
+    def synthetic(self, seed: int) -> _Input:
         """Draw an input; the size of its position goes by the seed."""
         rng = np.random.default_rng(seed)
         size = _SIZES[seed % len(_SIZES)]
@@ -179,7 +179,7 @@ class _Program:
             [np.asarray(size * rng.normal(size=s.shape), s.dtype) for s in self.subject.starts],
             [np.asarray(rng.normal(size=s.shape), s.dtype) for s in self.directions],
             rng.integers(0, 2**32, (1 + _DUMMIES, *self.key_shape), np.uint32),
-            [_made_up_rows(rng, leaf.struct(_DUMMIES)) for leaf in self.subject.layout.arrays],
+            [_synthetic_rows(rng, leaf.struct(_DUMMIES)) for leaf in self.subject.layout.arrays],
         )
 
     def together(self, at: _Input) -> np.ndarray:
@@ -344,7 +344,7 @@ def _dummy(key: Array, struct: jax.ShapeDtypeStruct) -> Array:
     return jnp.where(jax.random.bernoulli(kind_key), whole, between)
 
 
-def _made_up_rows(rng: np.random.Generator, struct: jax.ShapeDtypeStruct) -> np.ndarray:
+def _synthetic_rows(rng: np.random.Generator, struct: jax.ShapeDtypeStruct) -> np.ndarray:
     """Draw what outcomes and groups may have to be, mostly: 0 or 1, or positive."""
     kind = rng.choice(3, p=(0.25, 0.5, 0.25))
     if not jnp.issubdtype(struct.dtype, jnp.inexact):

@@ -108,7 +108,7 @@ _MODEL_REMEDY = (
 Named = tuple[str, Any]
 
 
-def require_handed(
+def refuse_captured_arrays(
     function: Callable[..., Any],
     layout: Layout,
     num_records: int,
@@ -165,13 +165,13 @@ def require_all_handed(
     """Read a model, and the functions among its arguments that are not declared public.
 
     :returns: whether something was warned of in the model.
-    :raises UnsupportedModelError: as :func:`require_handed`.
+    :raises UnsupportedModelError: as :func:`refuse_captured_arrays`.
     """
-    warned = require_handed(model, layout, num_records, arrays)
+    warned = refuse_captured_arrays(model, layout, num_records, arrays)
     for leaf in layout.leaves:
         if isinstance(leaf, FixedLeaf) and not leaf.declared and callable(leaf.value):
             whose = f"argument `{leaf.name}`"
-            require_handed(leaf.value, layout, num_records, arrays, whose=whose)
+            refuse_captured_arrays(leaf.value, layout, num_records, arrays, whose=whose)
     return warned
 
 

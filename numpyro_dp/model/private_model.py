@@ -18,13 +18,13 @@ from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.additivity import dummy_records
-from numpyro_dp.model.closures import require_all_handed, require_handed
+from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
 from numpyro_dp.model.initial import draw_position, initial_program
 from numpyro_dp.model.jaxprs import Pruned
 from numpyro_dp.model.messages import quoted
 from numpyro_dp.model.programs import GlobalPrograms, holds_longer
 from numpyro_dp.model.records import Layout, as_records, read_arguments
-from numpyro_dp.model.redaction import unnumbered
+from numpyro_dp.model.redaction import redacted
 from numpyro_dp.model.split import Spec, check_additive, split
 from numpyro_dp.model.structure import Structure
 
@@ -177,7 +177,7 @@ class PrivateModel(Frozen):
         # records that is private stays behind.
         return _rebuild, tuple(self._identity)[:-1]
 
-    def unnumbered(self) -> "PrivateModel":
+    def redacted(self) -> "PrivateModel":
         """The same without the number of records, where that is private: what a result may keep."""
         if not self.private_size:
             return self
@@ -199,7 +199,7 @@ class PrivateModel(Frozen):
         :raises UnsupportedModelError: when the arguments differ in anything but the arrays' values.
         """
         given, arrays = read_arguments(self.function, model_args, model_kwargs)
-        layout = given.unnumbered() if self.private_size else given
+        layout = given.redacted() if self.private_size else given
         if layout != self.layout:
             raise UnsupportedModelError(
                 f"the arguments differ from those the model was split with "
@@ -269,7 +269,7 @@ class PrivateModel(Frozen):
         (value,) = self.term([*jax.tree.leaves(constrained), *leaves])
         return value
 
-    def require_handed(
+    def refuse_captured_arrays(
         self, name: str, function: Callable[..., Any], records: Sequence[Any] = ()
     ) -> None:
         """Refuse a function of the caller's, other than the model, whose code names the records.
@@ -280,7 +280,7 @@ class PrivateModel(Frozen):
         :raises UnsupportedModelError: when the code names an array with one entry for each record,
             or of a record argument's memory, that is not declared public.
         """
-        require_handed(
+        refuse_captured_arrays(
             function,
             self.layout,
             self.num_records,
@@ -349,7 +349,7 @@ def _specify(
     if not private_size or not layout.arrays:
         return Spec(model, layout, data_plate, private_size, x64())
     num_records = layout.rows
-    public = unnumbered(private_size, layout.unnumbered)
+    public = redacted(private_size, layout.redacted)
     return Spec(model, public, data_plate, private_size, x64(), num_records)
 
 

@@ -166,7 +166,7 @@ class Layout:
         """Other numbers of rows, at which a program that tells of no number must be the same."""
         return self.rows + 1, _FEW_ROWS
 
-    def unnumbered(self) -> "Layout":
+    def redacted(self) -> "Layout":
         """The same with a public number of rows: what is traced from it tells of no other.
 
         :raises UnsupportedModelError: for arrays of unequal numbers of rows.

@@ -9,7 +9,7 @@ from numpyro_dp.errors import BudgetExceededError, LedgerError, UnsupportedModel
 T = TypeVar("T")
 
 
-def unnumbered(private_size: bool, function: Callable[..., T], *args: Any) -> T:
+def redacted(private_size: bool, function: Callable[..., T], *args: Any) -> T:
     """Call a function that looks at shapes; where these are private, its error loses all numbers.
 
     :param private_size: whether the number of records is private.

@@ -23,7 +23,7 @@ from numpyro_dp.model.programs import (
     require_own_gradient,
 )
 from numpyro_dp.model.records import Layout
-from numpyro_dp.model.redaction import unnumbered
+from numpyro_dp.model.redaction import redacted
 from numpyro_dp.model.structure import (
     Structure,
     choose_plate,
@@ -64,7 +64,7 @@ class Parts(NamedTuple):
 
 def split(spec: Spec) -> Parts:
     """Trace a specification and judge it; raises before any data could be touched."""
-    return unnumbered(spec.private_size, _judge, spec)
+    return redacted(spec.private_size, _judge, spec)
 
 
 def _judge(spec: Spec) -> Parts:

@@ -81,7 +81,7 @@ def private_call(records, batch, steps):
             return bound.transition(*carry, records), None
 
         # As the loop behind numpyro_dp.MCMC does.
-        carry = state, bound.recall(state, records)
+        carry = state, bound.record_caches(state, records)
         return lax.scan(step, carry, None, length=steps)[0][0].z["w"]
 
     key = random.wrap_key_data(jnp.arange(8, dtype=jnp.uint32), impl=CHACHA20)

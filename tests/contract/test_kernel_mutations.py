@@ -81,8 +81,8 @@ def test_an_unnoised_state_field_is_caught(name, records, monkeypatch):
     def leaking_start(self, rng_key, z):
         return leaking(*start(self, rng_key, z), jnp.zeros(()))
 
-    def leaking_advance(self, key, state, recollection, rows):
-        honest, after = advance(self, key, state_type(*state[:-1]), recollection, rows)
+    def leaking_advance(self, key, state, record_cache, rows):
+        honest, after = advance(self, key, state_type(*state[:-1]), record_cache, rows)
         return leaking(*honest, sum(jnp.sum(leaf) for leaf in rows).astype(float)), after
 
     monkeypatch.setattr(kind, "start", leaking_start)

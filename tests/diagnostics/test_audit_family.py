@@ -27,7 +27,7 @@ def mean_model(x):
         numpyro.sample("x", dist.Normal(mu, 1), obs=x)
 
 
-def subject(name, **changes):
+def planned_run(name, **changes):
     constructor, settings = FAMILY[name]
     return constructor(
         mean_model, **{"clip_norm": 1.0, "noise_multiplier": 1.0, **settings, **changes}
@@ -42,7 +42,7 @@ def attack(name, *, num_samples=1, num_chains=4_000, **changes):
     # Scoring has no default score: its move is no likelihood ratio by coordinate.
     score = last if name == "DPSGFS" else None
     return ndp.audit(
-        subject(name, **changes), jax.random.key(7), (LOUD,), (NULL,), num_samples=num_samples,
+        planned_run(name, **changes), jax.random.key(7), (LOUD,), (NULL,), num_samples=num_samples,
         num_chains=num_chains, init_params=START, delta=DELTA, score=score,
     )  # fmt: skip
 
@@ -83,7 +83,7 @@ def test_halved_noise_is_refuted(name, monkeypatch):
 
 def test_scoring_has_no_default_score():
     with pytest.raises(ValueError, match="give score="):
-        ndp.audit(subject("DPSGFS"), jax.random.key(0), (LOUD,), (NULL,), delta=DELTA)
+        ndp.audit(planned_run("DPSGFS"), jax.random.key(0), (LOUD,), (NULL,), delta=DELTA)
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_batches_and_chains_are_counted_each_for_itself():
     spent = {}
     for name, chains in (("DPSGFS", 1), ("DPSGHMC", 1), ("DPSGHMC", 4)):
         accountant = ndp.Accountant()
-        kernel = subject(name, sampling_rate=0.5, accountant=accountant)
+        kernel = planned_run(name, sampling_rate=0.5, accountant=accountant)
         mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=3, num_chains=chains, progress_bar=False)
         mcmc.run(jax.random.key(0), x)
         (entry,) = accountant.entries

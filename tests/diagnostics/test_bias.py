@@ -13,7 +13,7 @@ from scipy import linalg, optimize, stats
 import numpyro_dp as ndp
 from numpyro_dp.diagnostics.plan.bias import Bias
 from numpyro_dp.diagnostics.plan.steps import Steps
-from numpyro_dp.diagnostics.plan.subject import subject
+from numpyro_dp.diagnostics.plan.subject import planned_run
 from numpyro_dp.mcmc.sgmcmc.sghmc import FrictionDynamics
 from numpyro_dp.mcmc.sgmcmc.sgld import Langevin
 from numpyro_dp.mcmc.sgmcmc.sgnht import Thermostat
@@ -216,7 +216,7 @@ def test_truths_lie_in_all_parts_of_the_prior():
     kernel = ndp.DPSGLD(model, clip_norm=1.0, step_size=1e-5, privacy=BUDGET)
     shape = jax.ShapeDtypeStruct((1000,), jnp.float32)
     options = {"num_steps": 10, "privacy": None, "num_chains": 1, "inputs": None}
-    truths = subject(kernel, (shape,), {}, **options).made_up.truths
+    truths = planned_run(kernel, (shape,), {}, **options).synthetic.truths
     assert set(truths) == {"scale", "rate"}
     middles = (np.arange(8) + 0.5) / 8
     for name, law in [("scale", stats.halfcauchy()), ("rate", stats.lognorm(2.0))]:

@@ -17,9 +17,9 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve, rounded_up
 from numpyro_dp.diagnostics.plan.affordable import _marks
 from numpyro_dp.diagnostics.plan.remedies import Findings
-from numpyro_dp.diagnostics.plan.signal import Channel, Gains
-from numpyro_dp.diagnostics.plan.subject import Subject
-from numpyro_dp.diagnostics.plan.synthetic_records import MadeUp
+from numpyro_dp.diagnostics.plan.signal import Gains, SignalModel
+from numpyro_dp.diagnostics.plan.subject import PlannedRun
+from numpyro_dp.diagnostics.plan.synthetic_records import SyntheticRecords
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import private_model
 from numpyro_dp.svi.dpsvi.elbo import ElboRelease
@@ -116,7 +116,7 @@ def test_a_budget_takes_the_place_of_the_kernels_own():
     assert calm.noise_multiplier > 2.0
 
 
-def test_gradients_of_made_up_records_are_those_of_the_model(found):
+def test_gradients_of_synthetic_records_are_those_of_the_model(found):
     """‖gradient‖ = |σ(xw) − y|·‖x‖ with x in (0.1, 0.9) or 0 and 1, so between these bounds."""
     assert max(found.norms) <= np.sqrt(DIM)
     assert 0.1 < found.suggested_clip_norm < np.sqrt(DIM)
@@ -168,7 +168,7 @@ def test_influence_bounds_the_distance_to_a_run_without_records(rate, noise):
     def bound(steps=1, started=False, curvature=None, losses=None):
         beside = {"curvature": curvature, "losses": losses}
         run = SimpleNamespace(mechanism=mechanism, num_steps=steps, started=started, **beside)
-        return cast(Any, Subject.influence).fget(run)
+        return cast(Any, PlannedRun.influence).fget(run)
 
     at = np.linspace(-12 * noise, 20 + 12 * noise, 4001)
     several = stats.norm.pdf(at, np.arange(21)[:, None], noise)
@@ -195,48 +195,50 @@ def test_what_the_records_cannot_have_taught_is_not_called_fine():
     assert faults(0.1) == ("swamped",)
 
 
-def channel(gradients, **options):
+def signal_model(gradients, **options):
     """A chain whose start is 2 from the truth in every coordinate, without clipping or heat."""
     gradients = np.asarray(gradients, float)
-    made_up = MadeUp(gradients, gradients, np.full((len(gradients), gradients.shape[2]), 2.0))
+    synthetic = SyntheticRecords(
+        gradients, gradients, np.full((len(gradients), gradients.shape[2]), 2.0)
+    )
     given = {"num_records": 100, "clip_norm": 1e9, "noise": 30.0, "num_steps": 4, "step_size": None}
-    return Channel(made_up, **{**given, **options})
+    return SignalModel(synthetic, **{**given, **options})
 
 
 def test_a_plan_has_the_share_of_the_linearised_posterior():
     """Unit gradients in two coordinates in turn: h = 50 each, hτ = 100, noise² = 900/4."""
     even = [[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]]
-    expected, at_best = channel(even).gains()[:2]
+    expected, at_best = signal_model(even).gains()[:2]
     assert expected == pytest.approx(100**2 / (100**2 + 225))
     # Together h = 100, and the sum of 100 unit gradients is no longer than 100.
     assert at_best == pytest.approx(100**2 / (100**2 + 225))
-    halved = channel(even, clip_norm=0.5)
+    halved = signal_model(even, clip_norm=0.5)
     assert halved.clipped_at_truth() == 1.0
     assert halved.gains()[0] == pytest.approx(50**2 / (50**2 + 225))
     # A short step has not arrived: 1 − exp(−ηhT/2) at half time, 1 − exp(−ηhT) of the trace.
-    short = channel(even, step_size=1e-3).gains()[:2]
+    short = signal_model(even, step_size=1e-3).gains()[:2]
     heat = 50 * (1 / (1 - 1e-3 * 50 / 4) - 1)
     slow, share = (100**2 / (100**2 + 225 + more) for more in (heat, 0))
     assert short == pytest.approx((-np.expm1(-0.1) * slow, -np.expm1(-0.4) * share))
     # A long one heats: what the privacy noise exceeds the Langevin noise by is lost.
-    warm = channel(even, step_size=0.02).gains()[0]
+    warm = signal_model(even, step_size=0.02).gains()[0]
     lost = 225 + 50 * ((0.02 * 900 / 4) / (1 - 0.02 * 50 / 4) - 1)
     assert warm == pytest.approx(-np.expm1(-2) * 100**2 / (100**2 + lost))
     # One that overshoots never settles.
-    assert channel(even, step_size=0.08).gains()[0] < 1e-6
+    assert signal_model(even, step_size=0.08).gains()[0] < 1e-6
 
 
 def test_records_along_one_direction_are_as_favourable_as_can_be():
     apart = np.concatenate([np.eye(8), -np.eye(8)])[None]
     along = np.zeros_like(apart)
     along[0, :, 0] = np.where(np.arange(16) % 2, 1, -1)
-    spread, aligned = (channel(g, noise=400.0).gains()[:2] for g in (apart, along))
+    spread, aligned = (signal_model(g, noise=400.0).gains()[:2] for g in (apart, along))
     assert spread[0] < 0.5 * spread[1]
     assert spread[1] == pytest.approx(aligned[1])
     # A long way makes no longer gradient than the records have: 100 against noise of 200.
     assert aligned == pytest.approx((0.2, 0.2))
     # Clipped records bias where they are unlike the model's, which no share of theirs can tell.
-    assert channel(apart, clip_norm=2.0).clipped_at_truth() == 0.0
+    assert signal_model(apart, clip_norm=2.0).clipped_at_truth() == 0.0
 
 
 @pytest.mark.slow
@@ -342,7 +344,7 @@ def test_a_budget_too_small_for_metropolis_is_refused_with_what_fits():
         ndp.plan(other, *SHAPES, num_steps=5000, privacy=ndp.Budget(0.5, 1e-5))
 
 
-def test_an_estimator_tells_its_cost_on_made_up_records():
+def test_an_estimator_tells_its_cost_on_synthetic_records():
     budget = ndp.Budget(1.0, 1e-5)
     estimator = ndp.OutputPerturbation(logistic, row_norm=1.0, privacy=budget)
     with pytest.raises(ValueError, match="OutputPerturbation: run it without accountant= on made"):

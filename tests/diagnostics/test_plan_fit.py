@@ -24,8 +24,8 @@ import numpyro_dp as ndp
 from numpyro_dp.diagnostics.plan.plan import _judged
 from numpyro_dp.diagnostics.plan.rehearsal import Rehearsal
 from numpyro_dp.diagnostics.plan.rehearsed_fit import _OwnGradients
-from numpyro_dp.diagnostics.plan.subject import Subject, subject
-from tests.diagnostics.test_plan import DIM, SHAPES, N, Sealed, channel
+from numpyro_dp.diagnostics.plan.subject import PlannedRun, planned_run
+from tests.diagnostics.test_plan import DIM, SHAPES, N, Sealed, signal_model
 from tests.models import logistic
 
 
@@ -61,7 +61,7 @@ def counted():
     svi = ndp.DPSVI(counts, guide, optim, clip_norm=30.0, **options)
     records = np.full((2000, DIM), 7, np.float32).view(Sealed)
     run: dict[str, Any] = {"num_steps": 60, "privacy": None, "num_chains": 1, "inputs": None}
-    found = subject(svi, (records,), {}, **run)
+    found = planned_run(svi, (records,), {}, **run)
     planned = _judged(found)
     assert accountant.entries == ()
     return found, planned
@@ -90,7 +90,7 @@ def test_a_fit_that_runs_away_on_its_own_gradients_is_not_fine(counted):
     assert "smaller learning rate: rehearsed on records drawn from the model" in said
 
 
-def _at_rate(studied: Subject, rate: float) -> Subject:
+def _at_rate(studied: PlannedRun, rate: float) -> PlannedRun:
     rehearsal, dress = studied.rehearsal, studied.dress
     assert rehearsal is not None
     assert dress is not None
@@ -221,14 +221,14 @@ def test_losses_and_a_start_that_saw_the_records_count_for_influence():
     elbo = ndp.ElboTrace(every=1, lower=-5.0, upper=0.0, share=0.8)
     run: dict[str, Any] = {"num_steps": 9, "privacy": None, "num_chains": 1, "inputs": None}
     silent, told = (
-        subject(fit(elbo=e, noise_multiplier=1e4, scale="curvature"), SHAPES, {}, **run)
+        planned_run(fit(elbo=e, noise_multiplier=1e4, scale="curvature"), SHAPES, {}, **run)
         for e in (None, elbo)
     )
     assert told.influence > 2 * silent.influence
     far: dict[str, Any] = {"step_size": 1e-3, "clip_norm": 1.0, "noise_multiplier": 1e4}
     draws = ndp.DPSGLD(logistic, **far)
     started = ndp.DPSGLD(logistic, init_kernel=draws, **far)
-    alone, after = (subject(k, SHAPES, {}, **run) for k in (draws, started))
+    alone, after = (planned_run(k, SHAPES, {}, **run) for k in (draws, started))
     assert alone.influence < 0.1
     assert after.influence == 1.0
 
@@ -245,7 +245,7 @@ def test_at_best_is_that_of_this_optimiser():
     for rate, at_best in ((0.04, 0.0), (0.002, 0.5)):
         _, run, _, state = fit(AutoDelta, rate)._prepared(400, SHAPES, {})
         rehearsal = Rehearsal(run, state, 1000.0, 400, 0)
-        gains = channel(half, noise=1000.0, num_steps=400, rehearsal=rehearsal).gains()
+        gains = signal_model(half, noise=1000.0, num_steps=400, rehearsal=rehearsal).gains()
         assert gains.expected < 0.05
         assert gains.at_best == pytest.approx(max(at_best, gains.expected))
         assert (gains.shaken > 10) == (rate == 0.04)

@@ -139,7 +139,7 @@ def test_far_from_the_origin_a_direction_averaged_record_sees_the_move_as_drawn(
     monkeypatch.setattr(BoundMetropolis, "_predictor_change", overheard)
     state = bound.start(jax.random.key(0), {"w": jnp.full(2, 1e5, jnp.float32)})
     records = [jnp.asarray(X), jnp.asarray(Y)]
-    bound._decide(jax.random.key(1), state, bound.recollection(state, records), records)
+    bound._decide(jax.random.key(1), state, bound.record_cache(state, records), records)
     position, move = seen[-1]
     drawn = bound.walk.draw(jax.random.split(jax.random.key(1), 3)[0], state.i, position, 1)[0]
     np.testing.assert_array_equal(move, drawn)

@@ -228,7 +228,7 @@ def test_derivatives_and_loops_of_the_models_own_are_accepted(model):
     PrivateModel(model, (real,))
 
 
-def test_only_what_is_finite_on_no_made_up_records_is_warned_of():
+def test_only_what_is_finite_on_no_synthetic_records_is_warned_of():
     def model(y):
         m = numpyro.sample("m", dist.Normal(0, 1))
         with numpyro.plate("people", y.shape[0]):

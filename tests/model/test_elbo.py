@@ -10,7 +10,7 @@ from numpyro.distributions import constraints
 from numpyro.infer import SVI, Trace_ELBO, autoguide
 
 import numpyro_dp as ndp
-from numpyro_dp.model.guided.guides import made_up_arguments, prepare
+from numpyro_dp.model.guided.guides import prepare, synthetic_arguments
 from numpyro_dp.model.guided.model import outline, variational_model
 from tests.models import logistic
 
@@ -21,9 +21,9 @@ def by_parts(model, guide, args):
     """The split bound of a model and guide, set up without data."""
     found = outline(model, args, {}, data_plate=None, private_size=False)
     prepare(guide, found.layout, found.plate, found.dropped)
-    made_up, _ = made_up_arguments(found.layout)
+    synthetic, _ = synthetic_arguments(found.layout)
     svi = SVI(model, guide, numpyro.optim.SGD(0.1), Trace_ELBO())
-    params = svi.optim.get_params(svi.init(KEY, *made_up).optim_state)
+    params = svi.optim.get_params(svi.init(KEY, *synthetic).optim_state)
     return variational_model(model, guide, found, None, False, False), params
 
 
@@ -241,7 +241,7 @@ def test_batch_statistics_are_refused_where_no_wall_is_built(model, guide):
         by_parts(model, guide, (jnp.arange(12.0),))
 
 
-def test_a_start_computed_from_records_is_computed_from_made_up_ones():
+def test_a_start_computed_from_records_is_computed_from_synthetic_ones():
     _, params = by_parts(noisy_mean, starts_from_data, (jnp.full(12, 77.0),))
     assert params["m"] == 0.5
 

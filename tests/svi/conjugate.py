@@ -1,4 +1,4 @@
-"""Conjugate models with their data, and the programme that a guide makes of them."""
+"""Conjugate models with their data, and the schedule that a guide makes of them."""
 
 import math
 
@@ -84,8 +84,8 @@ def same_family(x):
 
 
 def bound(model, data, clip_norm=math.inf, **options):
-    """The guide's programme for these data, and its records; the engine stays out of it."""
+    """The guide's schedule for these data, and its records; the engine stays out of it."""
     guide = ndp.guides.ConjugateGuide(model, **options)
     found = outline(model, data, {}, data_plate=None, private_size=False)
-    programme = guide.programme(found, None, sampling_rate=1.0, clip_norm=clip_norm)
-    return programme, programme.records(data, {})
+    schedule = guide.scheduled(found, None, sampling_rate=1.0, clip_norm=clip_norm)
+    return schedule, schedule.records(data, {})

@@ -33,27 +33,27 @@ from tests.svi.conjugate import (
 RNG = np.random.default_rng(8)
 
 
-def statistics(programme, state, records):
+def statistics(schedule, state, records):
     def one(*row):
-        return programme.statistic(0, state, [leaf[None] for leaf in row])
+        return schedule.statistic(0, state, [leaf[None] for leaf in row])
 
     return jax.vmap(one)(*records)
 
 
 def posterior(model, data, rounds=1, **options):
     """Parameters from exact sums."""
-    programme, records = bound(model, data, **options)
+    schedule, records = bound(model, data, **options)
 
     @jax.jit
     def fit(state, records):
         def once(state, step):
-            total = statistics(programme, state, records).sum(0)
-            return programme.advance(0, state, total, jnp.zeros_like(total), step), None
+            total = statistics(schedule, state, records).sum(0)
+            return schedule.advance(0, state, total, jnp.zeros_like(total), step), None
 
         return jax.lax.scan(once, state, jnp.arange(rounds))[0]
 
-    state = fit(programme.start(jax.random.key(0)), records)
-    return {name: np.asarray(value) for name, value in programme.params(state).items()}
+    state = fit(schedule.start(jax.random.key(0)), records)
+    return {name: np.asarray(value) for name, value in schedule.params(state).items()}
 
 
 def close(found, expected, rtol=1e-5):
@@ -171,17 +171,17 @@ def test_mixtures_reach_the_fixed_point_of_coordinate_ascent(model, coupled):
 
 def test_a_records_statistic_is_its_own_and_within_the_bound():
     wild = TWO * np.array([[1.0], [50.0], [1e-3]] * (N // 3), np.float32)
-    programme, records = bound(two_normals, (wild,), clip_norm=None, row_norm=3.0)
-    (phase,) = programme.phases
-    state = programme.start(jax.random.key(1))
-    found = np.asarray(jax.jit(lambda r: statistics(programme, state, r))(records))
+    schedule, records = bound(two_normals, (wild,), clip_norm=None, row_norm=3.0)
+    (phase,) = schedule.phases
+    state = schedule.start(jax.random.key(1))
+    found = np.asarray(jax.jit(lambda r: statistics(schedule, state, r))(records))
     norms = np.linalg.norm(found * np.asarray(phase.scale), axis=1)
     assert norms.max() <= phase.clip_norm * (1 + 1e-6)
     assert norms.max() > 0.6 * phase.clip_norm, "the bound is idle"
     others = wild.copy()
     others[1:] = np.nan
-    again = programme.records((others,), {})
-    moved = np.asarray(jax.jit(lambda r: statistics(programme, state, r))(again))
+    again = schedule.records((others,), {})
+    moved = np.asarray(jax.jit(lambda r: statistics(schedule, state, r))(again))
     np.testing.assert_array_equal(found[0], moved[0])
 
 
@@ -195,10 +195,10 @@ def test_statistics_of_regressions_and_counts_are_within_the_bound():
         (coins, (np.column_stack([y, y, y]),), {}),
     ]
     for model, data, options in pairs:
-        programme, records = bound(model, data, clip_norm=None, **options)
-        (phase,) = programme.phases
+        schedule, records = bound(model, data, clip_norm=None, **options)
+        (phase,) = schedule.phases
         scale = 1.0 if phase.scale is None else np.asarray(phase.scale)
-        norms = np.linalg.norm(statistics(programme, {}, records) * scale, axis=1)
+        norms = np.linalg.norm(statistics(schedule, {}, records) * scale, axis=1)
         assert 0.5 * phase.clip_norm < norms.max() <= phase.clip_norm * (1 + 1e-6)
 
 
@@ -237,13 +237,13 @@ def test_a_guide_that_was_pickled_still_draws(fitted):
 
 def test_noise_awareness_widens_by_the_noise():
     y = (np.arange(N)[:, None] % np.array([2, 3, 4]) == 0).astype(int)
-    programme, records = bound(coins, (y,), noise_aware=True)
-    total = statistics(programme, {}, records).sum(0)
+    schedule, records = bound(coins, (y,), noise_aware=True)
+    total = statistics(schedule, {}, records).sum(0)
 
     def spread(sd):
-        state = programme.start(jax.random.key(0))
-        state = programme.advance(0, state, total, jnp.full(2, sd), jnp.int32(0))
-        a, b = (programme.params(state)[f"p_concentration{k}"] for k in (1, 0))
+        state = schedule.start(jax.random.key(0))
+        state = schedule.advance(0, state, total, jnp.full(2, sd), jnp.int32(0))
+        a, b = (schedule.params(state)[f"p_concentration{k}"] for k in (1, 0))
         return np.asarray(a * b / (a + b) ** 2 / (a + b + 1))
 
     exact, noisy, blind = spread(0.0), spread(6.0), spread(1e6)
@@ -264,15 +264,15 @@ def test_noise_aware_intervals_cover():
     covered = {True: 0, False: 0}
     for own in (guide, blind):
         found = outline(votes, (1, np.zeros(N, int)), {}, data_plate=None, private_size=False)
-        programme = own.programme(found, None, sampling_rate=1.0, clip_norm=None)
+        schedule = own.schedule(found, None, sampling_rate=1.0, clip_norm=None)
         sd = 6.0
         for p in truth:
             y = rng.random(N) < p
             total = jnp.asarray([(y - 0.5).sum() + sd * rng.normal()])
-            state = programme.advance(
-                0, programme.start(jax.random.key(0)), total, jnp.full(1, sd), jnp.int32(0)
+            state = schedule.advance(
+                0, schedule.start(jax.random.key(0)), total, jnp.full(1, sd), jnp.int32(0)
             )
-            a, b = (float(programme.params(state)[f"p_concentration{k}"]) for k in (1, 0))
+            a, b = (float(schedule.params(state)[f"p_concentration{k}"]) for k in (1, 0))
             low, high = beta(a, b).ppf([0.05, 0.95])
             covered[own is guide] += low <= p <= high
     assert 160 <= covered[True] <= 194

@@ -127,10 +127,10 @@ def test_numbers_of_words_and_counts_of_words_are_one_model():
     for model, plate, args in ((counted, None, (counts,)), (listed, "documents", places(counts))):
         guide = ndp.guides.LDAGuide(model, document_length=15, data_plate=plate)
         vips = ndp.VIPS(model, guide, noise_multiplier=2.0)
-        programme, _, _ = vips._bind(4, args, {})
-        np.testing.assert_allclose(programme.read.topics_prior, np.full((K, V), ETA))
-        np.testing.assert_allclose(programme.read.theta_prior, np.full(K, ALPHA))
-        read.append(programme.prepared(programme.records(args, {})))
+        schedule, _, _ = vips._bind(4, args, {})
+        np.testing.assert_allclose(schedule.read.topics_prior, np.full((K, V), ETA))
+        np.testing.assert_allclose(schedule.read.theta_prior, np.full(K, ALPHA))
+        read.append(schedule.prepared(schedule.records(args, {})))
     for one, other, padding in zip(*read, (V, 0), strict=True):
         np.testing.assert_array_equal(one, other[:, :V])
         assert np.all(np.asarray(other[:, V:]) == padding)
@@ -155,38 +155,38 @@ def test_the_guide_serves_predictive(fitted):
 
 @pytest.fixture(scope="module")
 def bound():
-    """A private run up to its first release: programme, plan, prepared documents, a state."""
+    """A private run up to its first release: schedule, plan, prepared documents, a state."""
     guide = ndp.guides.LDAGuide(counted, document_length=15, schedule="growth", max_words=6)
     vips = ndp.VIPS(counted, guide, privacy=ndp.Budget(1.0, 1e-5))
     documents = corpus()
-    programme, plan, _ = vips._bind(6, (documents,), {})
-    state = programme.start(random.key(0))
-    return programme, plan, documents, state
+    schedule, plan, _ = vips._bind(6, (documents,), {})
+    state = schedule.start(random.key(0))
+    return schedule, plan, documents, state
 
 
-def statistics(programme, state, documents):
+def statistics(schedule, state, documents):
     """What every document adds, before the clip, in one compiled block as in a release."""
-    records = programme.prepared(programme.records((documents,), {}))
+    records = schedule.prepared(schedule.records((documents,), {}))
 
     @jax.jit
     def block(*rows):
-        return jax.vmap(lambda *r: programme.statistic(1, state, [x[None] for x in r]))(*rows)
+        return jax.vmap(lambda *r: schedule.statistic(1, state, [x[None] for x in r]))(*rows)
 
     return jax.tree.map(np.asarray, block(*records))
 
 
-def moved_by_others(programme, state, documents):
+def moved_by_others(schedule, state, documents):
     """Whether what the first documents add depends on the others."""
     changed = documents.copy()
     changed[30:] = corpus(30, seed=5) * 9
-    one, other = (statistics(programme, state, d) for d in (documents, changed))
+    one, other = (statistics(schedule, state, d) for d in (documents, changed))
     assert not np.array_equal(one.values[30:], other.values[30:])
     return any(not np.array_equal(a[:30], b[:30]) for a, b in zip(one, other, strict=True))
 
 
 def test_a_document_is_read_by_itself_bit_for_bit(bound):
-    programme, _, documents, state = bound
-    assert not moved_by_others(programme, state, documents)
+    schedule, _, documents, state = bound
+    assert not moved_by_others(schedule, state, documents)
 
 
 @jax.custom_batching.custom_vmap
@@ -223,24 +223,24 @@ def _(size, batched, counts):
 
 
 def test_ascent_stopped_by_the_batch_is_noticed(bound, monkeypatch):
-    programme, _, documents, state = bound
+    schedule, _, documents, state = bound
 
     def leaky(document, weights, prior, _):
         phi = until_all_are_still(document.ids, document.counts, weights, prior)
         return Mixture(prior, phi)
 
     monkeypatch.setattr(lda_programme, "mixture", leaky)
-    assert moved_by_others(programme, state, documents)
+    assert moved_by_others(schedule, state, documents)
 
 
 def test_a_leak_of_the_documents_lengths_is_noticed(bound, monkeypatch):
-    programme, _, documents, state = bound
-    monkeypatch.setattr(programme, "_counted", lambda counts: jnp.sqrt(over_mean_length(counts)))
-    assert moved_by_others(programme, state, documents)
+    schedule, _, documents, state = bound
+    monkeypatch.setattr(schedule, "_counted", lambda counts: jnp.sqrt(over_mean_length(counts)))
+    assert moved_by_others(schedule, state, documents)
 
 
 def test_one_document_moves_a_release_by_its_bound(bound):
-    programme, plan, documents, state = bound
+    schedule, plan, documents, state = bound
     total = plan.sums[1]
     loud = documents.copy()
     loud[7] = 10_000 * np.arange(V)
@@ -249,10 +249,10 @@ def test_one_document_moves_a_release_by_its_bound(bound):
 
     @jax.jit
     def release(*records):
-        return total.release(random.key(3), partial(programme.statistic, 1, state), [*records], 2)
+        return total.release(random.key(3), partial(schedule.statistic, 1, state), [*records], 2)
 
     shown = [
-        release(*programme.prepared(programme.records((d,), {}))) for d in (documents, loud, null)
+        release(*schedule.prepared(schedule.records((d,), {}))) for d in (documents, loud, null)
     ]
     shifts = [float(jnp.linalg.norm(shown[i] - shown[2])) for i in (0, 1)]
     # float32 holds the sums to about 1e-5; the bound itself is kept in integers.
@@ -495,15 +495,15 @@ def endings(documents, seed):
         counted, document_length=15, schedule="flat", averaging=0.5, shrinkage="zero"
     )
     vips = ndp.VIPS(counted, guide, noise_multiplier=2.0)
-    programme, plan, _ = vips._bind(3, (documents,), {})
-    state = programme.start(random.key(0))
-    records = programme.prepared(programme.records((documents,), {}))
+    schedule, plan, _ = vips._bind(3, (documents,), {})
+    state = schedule.start(random.key(0))
+    records = schedule.prepared(schedule.records((documents,), {}))
 
     def one(key):
         known, shown = state, []
         for number, (phase, step) in enumerate(((0, 0), (1, 0), (1, 1))):
             each, sub = plan.sums[phase], random.fold_in(key, number)
-            known = _release(programme, each, phase, known, sub, list(records), jnp.int32(step))
+            known = _release(schedule, each, phase, known, sub, list(records), jnp.int32(step))
             shown.append(known.totals[:, 0].sum())
         # What the document's one word gained in each of the two rounds.
         return shown[1] + 2 * (shown[2] - 0.5 * shown[1])
@@ -569,7 +569,7 @@ def test_the_reproduction_runs_in_its_small_mode(data_folder, capsys, monkeypatc
 
 
 @pytest.mark.slow
-def test_the_made_up_corpus_has_a_small_mode(data_folder, capsys, monkeypatch):
+def test_the_synthetic_corpus_has_a_small_mode(data_folder, capsys, monkeypatch):
     script = loaded(monkeypatch)
     options = ["--corpus", "synthetic", "--small", "--topics", "5", "--arms", "pld"]
     script.main([str(data_folder), *options])

@@ -17,7 +17,7 @@ from numpyro_dp.accounting.events import GaussianDpEvent, PoissonSampledDpEvent,
 from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.families.losses import Loss, Row
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.svi.guides.polya_gamma import algebra as maths
+from numpyro_dp.svi.guides.polya_gamma import algebra
 
 N, OFF = 300, {"noise_multiplier": 0.0, "clip_norm": math.inf}
 
@@ -133,10 +133,10 @@ def test_without_privacy_the_limit_is_that_of_coordinate_ascent(unnoised, x, y):
 
 
 def bound_to(guide, arguments, noise=2.0, steps=None):
-    """Programme and releases of a run, without one."""
+    """Schedule and releases of a run, without one."""
     vips = ndp.VIPS(guide.model, guide, noise_multiplier=noise)
-    programme, plan, _ = vips._bind(steps, arguments, {})
-    return programme, plan, programme.records(arguments, {})
+    schedule, plan, _ = vips._bind(steps, arguments, {})
+    return schedule, plan, schedule.records(arguments, {})
 
 
 DESIGNS = ("full", "diagonal", "paper")
@@ -146,12 +146,12 @@ DESIGNS = ("full", "diagonal", "paper")
 def test_a_negative_count_adds_what_none_at_all_would(x, design):
     y = np.array([-1000, 0, 3] * (N // 3))
     guide = ndp.guides.PolyaGammaGuide(counts, row_norm=2.0, design=design, max_count=20.0)
-    programme, plan, records = bound_to(guide, (x, y))
-    state = programme.start(jax.random.key(0))
+    schedule, plan, records = bound_to(guide, (x, y))
+    state = schedule.start(jax.random.key(0))
     rows = [*(jnp.repeat(array[:1], 3, axis=0) for array in records[:-1]), records[-1][:3]]
     told = False
     for phase, each in enumerate(plan.sums):
-        one = jax.vmap(lambda *row, p=phase: programme.statistic(p, state, [r[None] for r in row]))
+        one = jax.vmap(lambda *row, p=phase: schedule.statistic(p, state, [r[None] for r in row]))
         below, none, some = np.asarray(one(*rows))
         np.testing.assert_array_equal(below, none)
         assert np.linalg.norm(below) <= each.clip_norm * (1 + 1e-5)
@@ -167,24 +167,24 @@ def bound(x, y):
     }
 
 
-def somewhere(programme):
+def somewhere(schedule):
     """What is known after made-up releases."""
-    state = programme.start(jax.random.key(0))
-    for phase, each in enumerate(programme.phases):
-        made_up = jnp.linspace(-0.3, 1, each.dim)
-        state = programme.advance(phase, state, made_up, jnp.ones(each.dim), jnp.int32(0))
+    state = schedule.start(jax.random.key(0))
+    for phase, each in enumerate(schedule.phases):
+        synthetic = jnp.linspace(-0.3, 1, each.dim)
+        state = schedule.advance(phase, state, synthetic, jnp.ones(each.dim), jnp.int32(0))
     return state
 
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_record_s_statistic_does_not_see_other_records(bound, design):
-    programme, _, records = bound[design]
-    state = somewhere(programme)
+    schedule, _, records = bound[design]
+    state = somewhere(schedule)
     rows = [leaf[:8, None] for leaf in records]
     others = [leaf.at[1:].set(leaf[1:] * 3 + 1) for leaf in rows]
-    for phase in range(len(programme.phases)):
+    for phase in range(len(schedule.phases)):
         each = jax.jit(
-            jax.vmap(lambda record, phase=phase: programme.statistic(phase, state, record))
+            jax.vmap(lambda record, phase=phase: schedule.statistic(phase, state, record))
         )
         before, after = np.asarray(each(rows)), np.asarray(each(others))
         np.testing.assert_array_equal(before[0], after[0])
@@ -195,8 +195,8 @@ def test_a_record_s_statistic_does_not_see_other_records(bound, design):
     "design", [pytest.param("full", marks=pytest.mark.slow), "diagonal", "paper"]
 )
 def test_no_record_adds_more_than_the_bound(bound, design):
-    programme, plan, _ = bound[design]
-    state = somewhere(programme)
+    schedule, plan, _ = bound[design]
+    state = somewhere(schedule)
     null = [jnp.full((N, 2), jnp.nan), jnp.zeros(N, jnp.int32)]
     key = seeded_key(jax.random.key(3))
     wild = [jnp.array([[1e6, -1e6]]), jnp.array([[1.0, 0.5]]), jnp.full((1, 2), jnp.inf)]
@@ -204,7 +204,7 @@ def test_no_record_adds_more_than_the_bound(bound, design):
         release = jax.jit(
             lambda records, phase=phase, each=each: each.release(
                 key,
-                lambda record: programme.statistic(phase, state, record),
+                lambda record: schedule.statistic(phase, state, record),
                 records,
             )
         )
@@ -220,9 +220,9 @@ def test_no_record_adds_more_than_the_bound(bound, design):
 
 def test_the_joint_bound_of_the_paper_is_reached():
     x, weight = np.array([0.6, 0.8]), 0.25
-    both = np.concatenate([0.5 * x, weight * np.asarray(maths.packed(jnp.asarray(x)))])
+    both = np.concatenate([0.5 * x, weight * np.asarray(algebra.packed(jnp.asarray(x)))])
     assert np.linalg.norm(both) == pytest.approx(math.sqrt(5) / 4, rel=1e-6)
-    assert float(maths.expected_weight(jnp.float32(1), jnp.float32(0))) == pytest.approx(weight)
+    assert float(algebra.expected_weight(jnp.float32(1), jnp.float32(0))) == pytest.approx(weight)
 
 
 def test_counting_the_blocks_of_a_batch_as_two_releases_reports_too_little(bound):
@@ -258,7 +258,7 @@ def test_a_clipped_residual_has_mean_zero_under_the_model(family):
     def residuals(most):
         def one(y):
             row = Row(x, jnp.float32(0), y, jnp.float32(size), kept)
-            return maths.clipped_residual(loss, row, predictor, most)
+            return algebra.clipped_residual(loss, row, predictor, most)
 
         return jax.vmap(one)(y)
 
@@ -276,9 +276,9 @@ def test_a_clipped_residual_has_mean_zero_under_the_model(family):
 
 def test_packing_keeps_norms():
     x = jnp.array([1.0, -2.0, 0.5])
-    kept = maths.packed(x)
+    kept = algebra.packed(x)
     assert float(jnp.linalg.norm(kept)) == pytest.approx(float(x @ x), rel=1e-6)
-    np.testing.assert_allclose(maths.unpacked(kept, 3), jnp.outer(x, x), rtol=1e-6)
+    np.testing.assert_allclose(algebra.unpacked(kept, 3), jnp.outer(x, x), rtol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -352,8 +352,8 @@ def test_every_number_of_a_joint_release_is_noised_and_no_batch_divides(x, y):
     """Both blocks carry the stated noise; the sum is divided by the expected batch."""
     guide = ndp.guides.PolyaGammaGuide(logistic, row_norm=2.0, design="paper")
     vips = ndp.VIPS(logistic, guide, noise_multiplier=1.0, sampling_rate=0.5)
-    programme, plan, _ = vips._bind(1, (x, y), {})
-    state, (each,) = programme.start(jax.random.key(0)), plan.sums
+    schedule, plan, _ = vips._bind(1, (x, y), {})
+    state, (each,) = schedule.start(jax.random.key(0)), plan.sums
 
     def spread(mechanism, constant, release=PrivateSum.release):
         records = [jnp.full((N, 2), constant), jnp.ones(N, jnp.int32)]
@@ -361,7 +361,7 @@ def test_every_number_of_a_joint_release_is_noised_and_no_batch_divides(x, y):
         draws = jax.jit(
             jax.vmap(
                 lambda key: release(
-                    mechanism, key, lambda r: programme.statistic(0, state, r), records
+                    mechanism, key, lambda r: schedule.statistic(0, state, r), records
                 )
             )
         )(keys)

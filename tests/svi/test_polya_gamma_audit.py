@@ -31,9 +31,9 @@ def endings(design, x, seed):
     vips = ndp.VIPS(one_slope, guide, noise_multiplier=2.0)
     y = jnp.array([1, 0])
     steps = {"full": 4, "diagonal": 3, "paper": 2}[design]
-    programme, plan, _ = vips._bind(steps, (x, y), {})
-    records = programme.records((x, y), {})
-    start = programme.start(jax.random.key(0))
+    schedule, plan, _ = vips._bind(steps, (x, y), {})
+    records = schedule.records((x, y), {})
+    start = schedule.start(jax.random.key(0))
 
     def one(key):
         state, seen = start, []
@@ -41,7 +41,7 @@ def endings(design, x, seed):
             for step in range(len(plan.phases[phase].weights)):
                 released = each.release(
                     jax.random.fold_in(key, 10 * phase + step),
-                    partial(programme.statistic, phase, state),
+                    partial(schedule.statistic, phase, state),
                     records,
                     jnp.int32(step),
                 )
@@ -49,7 +49,7 @@ def endings(design, x, seed):
                 scale = 1.0 if each.scale is None else jnp.asarray(each.scale)
                 seen.append(jnp.sum(released * scale) / sd / jnp.asarray(2.0))
                 noise = jnp.broadcast_to(sd / scale, released.shape)
-                state = programme.advance(phase, state, released, noise, jnp.int32(step))
+                state = schedule.advance(phase, state, released, noise, jnp.int32(step))
         return jnp.sum(jnp.stack(seen))
 
     keys = jax.random.split(seeded_key(jax.random.key(seed)), RUNS)

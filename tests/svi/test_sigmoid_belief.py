@@ -83,13 +83,13 @@ def x():
 def bound(model, x, clip_norm=None, steps=None, **options):
     guide = ndp.guides.SigmoidBeliefNetworkGuide(model, **{"record_norm": 2.5, **options})
     found = guide.outlined(model, (x,), {}, None)
-    programme = guide.programme(found, steps, sampling_rate=1.0, clip_norm=clip_norm)
-    return programme, programme.records((x,), {})
+    schedule = guide.scheduled(found, steps, sampling_rate=1.0, clip_norm=clip_norm)
+    return schedule, schedule.records((x,), {})
 
 
-def statistics(programme, phase, state, records):
+def statistics(schedule, phase, state, records):
     def one(row):
-        return programme.statistic(phase, state, [row[None]])
+        return schedule.statistic(phase, state, [row[None]])
 
     return jax.jit(jax.vmap(one))(*records)
 
@@ -102,18 +102,18 @@ def inferred(layers, x):
 
 @pytest.fixture(scope="module")
 def rounds(x):
-    """The states after each un-noised round, and the programme."""
-    programme, records = bound(network, x, clip_norm=math.inf)
+    """The states after each un-noised round, and the schedule."""
+    schedule, records = bound(network, x, clip_norm=math.inf)
 
     @partial(jax.jit, static_argnums=0)
     def once(phase, state):
-        total = statistics(programme, phase, state, records).sum(0)
-        return programme.advance(phase, state, total, jnp.zeros_like(total), jnp.int32(0))
+        total = statistics(schedule, phase, state, records).sum(0)
+        return schedule.advance(phase, state, total, jnp.zeros_like(total), jnp.int32(0))
 
-    states = [programme.start(KEY)]
+    states = [schedule.start(KEY)]
     for phase in (0, 1, 2, 2, 2, 2):
         states.append(once(phase, states[-1]))
-    return programme, records, states
+    return schedule, records, states
 
 
 def test_the_start_holds_the_second_moments(rounds, x):
@@ -182,7 +182,7 @@ def test_rounds_explain_the_images(rounds, x):
 
 
 def test_a_record_stays_within_its_bounds_and_by_itself(rounds, x):
-    programme, records, states = rounds
+    schedule, records, states = rounds
     # The start's and the codes' bounds hold without clipping; a score's largest possible norm
     # is more than its default bound, and the exact clip cuts it.
     for phase, state, most in [
@@ -190,7 +190,7 @@ def test_a_record_stays_within_its_bounds_and_by_itself(rounds, x):
         (1, states[1], (K + 1) / 4 + 1e-6),
         (2, states[2], math.sqrt(J * (K + 1))),
     ]:
-        found = np.asarray(statistics(programme, phase, state, records))
+        found = np.asarray(statistics(schedule, phase, state, records))
         norms = np.linalg.norm(found, axis=1)
         if most is None:
             ones = x.sum(1)
@@ -200,7 +200,7 @@ def test_a_record_stays_within_its_bounds_and_by_itself(rounds, x):
             assert norms.max() <= most
         others = 1 - x
         others[0] = x[0]
-        moved = statistics(programme, phase, state, [jnp.asarray(others)])
+        moved = statistics(schedule, phase, state, [jnp.asarray(others)])
         np.testing.assert_array_equal(found[0], np.asarray(moved)[0])
 
 
@@ -238,11 +238,11 @@ def test_weights_may_be_turned_and_hidden_units_fair(x):
 @pytest.mark.slow
 def test_a_basis_needs_orthonormal_rows(x):
     rows = np.kron(np.eye(J // 2), np.ones(2)) / math.sqrt(2)
-    programme, records = bound(network, x, basis=rows)
-    assert programme.phases[0].dim == 6 * 7 // 2 + J
-    state = programme.start(KEY)
-    total = statistics(programme, 0, state, records).sum(0)
-    state = programme.advance(0, state, total, jnp.zeros_like(total), jnp.int32(0))
+    schedule, records = bound(network, x, basis=rows)
+    assert schedule.phases[0].dim == 6 * 7 // 2 + J
+    state = schedule.start(KEY)
+    total = statistics(schedule, 0, state, records).sum(0)
+    state = schedule.advance(0, state, total, jnp.zeros_like(total), jnp.int32(0))
     assert np.linalg.matrix_rank(np.asarray(state.layers.weights), tol=1e-3) == K
     for wrong, words in [(rows[:, :-1], "shape"), (2 * rows, "orthonormal")]:
         with pytest.raises(ValueError, match=words):

@@ -39,7 +39,7 @@ def svi(guide=guide, **options):
     )
 
 
-def test_a_parameter_that_starts_at_a_statistic_starts_at_a_made_up_one():
+def test_a_parameter_that_starts_at_a_statistic_starts_at_a_synthetic_one():
     made = svi()
     state = made.init(KEY, X)
     assert float(made.get_params(state)["loc"]) == 0.5

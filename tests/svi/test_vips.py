@@ -27,7 +27,7 @@ from numpyro_dp.mechanisms import private_sum as mechanism
 from numpyro_dp.model.records import as_records, read_arguments
 from numpyro_dp.svi.vips import vips as engine
 from numpyro_dp.svi.vips.releases import planned_releases
-from numpyro_dp.svi.vips.statistics import Phase, Programme, StatisticsGuide
+from numpyro_dp.svi.vips.statistics import Phase, Schedule, StatisticsGuide
 from tests.contract.surfaces import flatten
 
 KEY, N = jax.random.key(2), 200
@@ -41,7 +41,7 @@ def model(y):
         numpyro.sample("y", dist.Normal(mean, 1), obs=y)
 
 
-class MeanThenSpread(Programme):
+class MeanThenSpread(Schedule):
     """One release of the mean, then repeated releases of the spread around it."""
 
     def __init__(self, guide, steps, clip):
@@ -80,7 +80,7 @@ class ToyGuide(StatisticsGuide):
         scale = numpyro.param("mean_scale", 1.0, constraint=dist.constraints.positive)
         return {"mean": numpyro.sample("mean", dist.Normal(loc, scale))}
 
-    def programme(self, found, num_steps, *, sampling_rate, clip_norm):
+    def scheduled(self, found, num_steps, *, sampling_rate, clip_norm):
         return MeanThenSpread(self, num_steps or 4, clip_norm)
 
 
@@ -335,7 +335,7 @@ def test_pickles_hold_neither_records_nor_keys():
     assert run(again).privacy.steps == 8
 
 
-class Silent(Programme):
+class Silent(Schedule):
     """Records add nothing: what is released is noise, the last of it at two levels."""
 
     def __init__(self):

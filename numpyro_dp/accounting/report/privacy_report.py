@@ -11,7 +11,7 @@ from numpyro_dp.accounting.accountant import Accountant
 from numpyro_dp.accounting.curve import privacy_curve
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, from_json, to_json
 from numpyro_dp.accounting.relation import check_relation, relation_text
-from numpyro_dp.accounting.report import render as rendering
+from numpyro_dp.accounting.report import render
 from numpyro_dp.accounting.report.facts import RunFacts, Statement
 from numpyro_dp.accounting.report.risk import FALSE_POSITIVE_RATE, attack_risk
 from numpyro_dp.accounting.spending import guarantee
@@ -85,7 +85,7 @@ class PrivacyReport(Statement):
             variant=_variant(curve.private, conditions),
             relation=checked,
             relation_text=relation_text(checked),
-            user_level=rendering.user_level(facts.unit),
+            user_level=render.user_level(facts.unit),
             noise_std=_noise_std(facts.clip_norm, facts.noise_multiplier),
             steps=steps,
             warmup_steps=warmup_steps,
@@ -94,7 +94,7 @@ class PrivacyReport(Statement):
             assumed_public=(*facts.assumed_public, *given),
             not_covered=_NOT_COVERED,
             conditions=tuple(conditions),
-            tuning=rendering.tuning(earlier),
+            tuning=render.tuning(earlier),
             randomness=randomness,
             advantage=risk.advantage,
             tpr_at_fpr=risk.true_positive_rate,
@@ -143,17 +143,17 @@ class PrivacyReport(Statement):
 
     def to_markdown(self) -> str:
         """Return the statement and a table of the facts as Markdown."""
-        return rendering.markdown(self)
+        return render.markdown(self)
 
     def to_registry(self) -> dict[str, dict[str, object]]:
         """Return tiers 2 and 3 of an entry for the OpenDP/NIST registry of deployments."""
-        return rendering.registry(self)
+        return render.registry(self)
 
     def __str__(self) -> str:
-        return rendering.text(self)
+        return render.text(self)
 
     def _repr_html_(self) -> str:
-        return rendering.html(self)
+        return render.html(self)
 
 
 def _noise_std(clip_norm: float | None, noise_multiplier: float | str | None) -> float | None:

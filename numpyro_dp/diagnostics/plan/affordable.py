@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from numpyro_dp.accounting import privacy_curve
-from numpyro_dp.diagnostics.plan.subject import Subject
+from numpyro_dp.diagnostics.plan.subject import PlannedRun
 
 _EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
 # Marks where those are too far off to say anything: in multiples of the plan's own ε.
 _MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
-def affordable(studied: Subject, own: float) -> tuple[tuple[float, int], ...]:
+def affordable(studied: PlannedRun, own: float) -> tuple[tuple[float, int], ...]:
     """About how many steps stay below some marks of ε, between a 16th and 16 times those planned.
 
     The marks are usual ones, or multiples of the plan's own ε where fewer than two of those are

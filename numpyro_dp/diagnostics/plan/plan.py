@@ -15,8 +15,8 @@ from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
 from numpyro_dp.diagnostics.plan.affordable import affordable
 from numpyro_dp.diagnostics.plan.bias import SiteBias
 from numpyro_dp.diagnostics.plan.remedies import FINE, Fault, Findings, Verdict
-from numpyro_dp.diagnostics.plan.signal import Channel
-from numpyro_dp.diagnostics.plan.subject import Subject, subject
+from numpyro_dp.diagnostics.plan.signal import SignalModel
+from numpyro_dp.diagnostics.plan.subject import PlannedRun, planned_run
 from numpyro_dp.diagnostics.plots import axes_or_new
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.svi import DPSVI
@@ -319,7 +319,7 @@ def plan(
     """
     num_steps = _validate.positive_int("num_steps", num_steps)
     num_chains = _validate.positive_int("num_chains", num_chains)
-    studied = subject(
+    studied = planned_run(
         kernel,
         args,
         kwargs,
@@ -331,21 +331,21 @@ def plan(
     return _judged(studied)
 
 
-def _judged(studied: Subject) -> Plan:
-    mechanism, made_up, clip = studied.mechanism, studied.made_up, studied.mechanism.clip_norm
+def _judged(studied: PlannedRun) -> Plan:
+    mechanism, synthetic, clip = studied.mechanism, studied.synthetic, studied.mechanism.clip_norm
     steps, step = studied.num_steps, studied.step_size
     norms = np.linalg.norm(
-        np.concatenate([made_up.at_truth, made_up.at_start], 1) * studied.weights, axis=-1
+        np.concatenate([synthetic.at_truth, synthetic.at_start], 1) * studied.weights, axis=-1
     )
     norms = norms[np.isfinite(norms)]
-    channel = studied.channel()
-    found = _findings(studied, channel, norms)
+    signal_model = studied.signal_model()
+    found = _findings(studied, signal_model, norms)
     wrong, chain = found.faults(), found.chain
     epsilon = privacy_curve(studied.event(steps), studied.relation).epsilon(studied.delta)
     return Plan(
         kernel=studied.name,
         num_records=studied.num_records,
-        dim=made_up.spread.shape[1],
+        dim=synthetic.spread.shape[1],
         num_steps=steps,
         relation=studied.relation,
         epsilon=epsilon,
@@ -355,7 +355,7 @@ def _judged(studied: Subject) -> Plan:
         clip_norm=clip,
         suggested_clip_norm=found.balanced,
         clipped=float(np.mean(norms > clip)),
-        signal_to_noise=channel.signal_to_noise(),
+        signal_to_noise=signal_model.signal_to_noise(),
         gain=found.gain,
         gain_at_best=found.gains.at_best,
         influence=studied.influence,
@@ -372,26 +372,26 @@ def _judged(studied: Subject) -> Plan:
     )
 
 
-def _findings(studied: Subject, channel: Channel, norms: np.ndarray) -> Findings:
-    gains, clip = channel.gains(), studied.mechanism.clip_norm
+def _findings(studied: PlannedRun, signal_model: SignalModel, norms: np.ndarray) -> Findings:
+    gains, clip = signal_model.gains(), studied.mechanism.clip_norm
     # What is not fine as a quadratic needs no more rehearsing.
     rehearsed = studied.dress is not None and gains.expected >= FINE
     if studied.centred:
         bias, balanced = (), float(np.median(norms))
     else:
-        left = studied.noise / clip / math.sqrt(channel.num_steps)
+        left = studied.noise / clip / math.sqrt(signal_model.num_steps)
         bias, balanced = (
             studied.bias.of_sites(clip),
             studied.bias.balanced(left, float(np.median(norms)) / 2),
         )
     return Findings(
         studied=studied,
-        channel=channel,
+        signal_model=signal_model,
         gains=gains,
         reached=studied.dress.reached() if rehearsed and studied.dress else None,
         bias=bias,
         balanced=balanced,
-        chain=studied.steps(channel),
+        chain=studied.steps(signal_model),
     )
 
 

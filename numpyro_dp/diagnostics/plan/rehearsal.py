@@ -98,7 +98,7 @@ class Rehearsal:
         """Where a stand-in for the run ends: of this kind, on records as it takes them."""
         own: dict[str, Any] = {f.name: getattr(self.fit, f.name) for f in fields(self.fit)}
         own["elbo"] = None
-        made_up = kind(**own)
+        synthetic = kind(**own)
         params = self.fit.optim.get_params(self.state.optim_state)
         begin = Carry(
             self.state.optim_state[0],
@@ -108,7 +108,7 @@ class Rehearsal:
             jax.tree.map(jnp.zeros_like, params),
         )
         arrays = tuple(jnp.asarray(leaf) for leaf in records)
-        [(_, last)] = run_steps(made_up, begin, arrays, self.num_steps, self.tail, 1)
+        [(_, last)] = run_steps(synthetic, begin, arrays, self.num_steps, self.tail, 1)
         if self.tail:
             return self._flat(jax.tree.map(lambda total: total / self.tail, last.tail))
         return self._flat(self.fit.optim.get_params(last.optim_state))

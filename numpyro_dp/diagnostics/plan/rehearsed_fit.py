@@ -18,7 +18,7 @@ from jax import random
 from jaxtyping import Array, Float
 
 from numpyro_dp.diagnostics.plan.rehearsal import GuideGradient, Rehearsal
-from numpyro_dp.diagnostics.plan.synthetic_records import MadeUp
+from numpyro_dp.diagnostics.plan.synthetic_records import SyntheticRecords
 from numpyro_dp.svi.dpsvi.fit import Fit
 
 
@@ -51,17 +51,17 @@ class _OwnGradients(Fit):
 
 
 @dataclass(frozen=True, eq=False)
-class DressRehearsal:
+class SimulatedFit:
     """What a private variational run would learn from made-up records.
 
     :param rehearsal: the run.
     :param gradient: what a record adds to a step of it.
-    :param made_up: the records.
+    :param synthetic: the records.
     """
 
     rehearsal: Rehearsal
     gradient: GuideGradient
-    made_up: MadeUp
+    synthetic: SyntheticRecords
 
     def reached(self) -> float:
         """Of the mean log likelihood from start to truth, what the run gains, over all draws.
@@ -69,7 +69,7 @@ class DressRehearsal:
         Few made-up records are fitted better than by their truth: where the run without noise ends
         higher, its end is the goal. A fit that runs away has minus infinity.
         """
-        each = [self._scores(draw) for draw in range(len(self.made_up.spread))]
+        each = [self._scores(draw) for draw in range(len(self.synthetic.spread))]
         start, truth, quiet, loud = np.nan_to_num(
             np.stack(each, 1), nan=-np.inf, posinf=-np.inf, neginf=-np.inf
         )
@@ -82,12 +82,12 @@ class DressRehearsal:
 
     def _scores(self, draw: int) -> Float[np.ndarray, "4"]:
         """Mean log likelihood at the start, the truth, and the ends in quiet and through noise."""
-        rows = [leaf[draw] for leaf in self.made_up.records]
+        rows = [leaf[draw] for leaf in self.synthetic.records]
         start = self.rehearsal.start
         ends = (
             self.rehearsal.end(_OwnGradients, np.float32(loud), *rows, draw=draw) for loud in (0, 1)
         )
-        places = np.stack([start, start + self.made_up.spread[draw], *ends])
+        places = np.stack([start, start + self.synthetic.spread[draw], *ends])
         return np.asarray(_mean_log_likelihood(self.gradient, places, rows), float)
 
 

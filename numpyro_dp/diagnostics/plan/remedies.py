@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from numpyro_dp.diagnostics.plan.bias import SiteBias
-from numpyro_dp.diagnostics.plan.signal import Channel, Gains
+from numpyro_dp.diagnostics.plan.signal import Gains, SignalModel
 from numpyro_dp.diagnostics.plan.steps import WIDENED, Steps
-from numpyro_dp.diagnostics.plan.subject import Subject
+from numpyro_dp.diagnostics.plan.subject import PlannedRun
 from numpyro_dp.mcmc.sgmcmc.relaxation import ENOUGH
 
 Fault = Literal["swamped", "unstable", "biased", "noisy"]
@@ -32,7 +32,7 @@ class Findings:
     """What was found out about a run.
 
     :param studied: the run.
-    :param channel: what comes through it.
+    :param signal_model: what comes through it.
     :param gains: shares that come through.
     :param reached: what a fit gains on the model's own gradients, or ``None``.
     :param bias: what clipping moves; empty where the clip is centred.
@@ -40,8 +40,8 @@ class Findings:
     :param chain: its steps, or ``None``.
     """
 
-    studied: Subject
-    channel: Channel
+    studied: PlannedRun
+    signal_model: SignalModel
     gains: Gains
     reached: float | None
     bias: tuple[SiteBias, ...]
@@ -100,11 +100,11 @@ class Findings:
 
     def _mostly_clipped(self) -> bool:
         # A centred clip has mean zero under the model wherever it cuts.
-        return not self.studied.centred and self.channel.clipped_at_truth() > 1 / 2
+        return not self.studied.centred and self.signal_model.clipped_at_truth() > 1 / 2
 
     def _blurred(self) -> bool:
         curvature = self.studied.curvature
-        return curvature is not None and float(curvature.noise_sd()) > self.channel.curvature()
+        return curvature is not None and float(curvature.noise_sd()) > self.signal_model.curvature()
 
     def _hot(self) -> bool:
         size = self.studied.step_size

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numpyro_dp.diagnostics.plan.rehearsal import Rehearsal
-from numpyro_dp.diagnostics.plan.synthetic_records import MadeUp
+from numpyro_dp.diagnostics.plan.synthetic_records import SyntheticRecords
 
 # More information than an optimiser is stable at does not help it: a part may serve it better.
 _PARTS = (1.0, 1 / 8, 1 / 64, 1 / 512)
@@ -36,10 +36,10 @@ class Gains(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Channel:
+class SignalModel:
     """A private chain, or an optimiser, that learns from made-up records.
 
-    :param made_up: gradients of made-up records.
+    :param synthetic: gradients of made-up records.
     :param num_records: how many records they stand for, times the power of the likelihood.
     :param clip_norm: bound on a record's gradient.
     :param noise: standard deviation of the noise in one step's estimate of the full gradient.
@@ -50,7 +50,7 @@ class Channel:
     :param rehearsal: how the optimiser fares that takes the steps; ``None`` for a chain.
     """
 
-    made_up: MadeUp
+    synthetic: SyntheticRecords
     num_records: float
     clip_norm: float
     noise: float
@@ -61,8 +61,8 @@ class Channel:
 
     def signal_to_noise(self) -> float:
         """Length of the first step's clipped sum over that of its noise."""
-        towards = np.linalg.norm(self._clipped(self.made_up.at_start).mean(1), axis=-1)
-        dim = self.made_up.spread.shape[1]
+        towards = np.linalg.norm(self._clipped(self.synthetic.at_start).mean(1), axis=-1)
+        dim = self.synthetic.spread.shape[1]
         return self.num_records * float(np.median(towards)) / (self.noise * math.sqrt(dim))
 
     def clipped_at_truth(self) -> float:
@@ -70,21 +70,21 @@ class Channel:
 
         At a start far away gradients are longer, and clipping them costs time but no bias.
         """
-        norms = np.linalg.norm(self.made_up.at_truth * self.weights, axis=-1)
+        norms = np.linalg.norm(self.synthetic.at_truth * self.weights, axis=-1)
         return float(np.mean(norms[np.isfinite(norms)] > self.clip_norm))
 
     def gains(self) -> Gains:
         """Share of what the records could teach that comes through, under the prior predictive."""
-        roots = [self._roots(gradients) for gradients in self.made_up.at_truth]
+        roots = [self._roots(gradients) for gradients in self.synthetic.at_truth]
         # Whatever the geometry, a gradient is no longer than the records' together.
-        longest = np.linalg.norm(self._clipped(self.made_up.at_start), axis=-1).mean(1)
+        longest = np.linalg.norm(self._clipped(self.synthetic.at_start), axis=-1).mean(1)
         most = self.num_records * longest[:, None]
         if self.rehearsal is None:
             h, shaken = self.information(), 0.0
             arrived, heard = self._chain(h, np.minimum(h * self.distance, most))
         else:
             h, arrived, heard, shaken = self._rehearsed(
-                self.rehearsal, roots, list(self.made_up.spread)
+                self.rehearsal, roots, list(self.synthetic.spread)
             )
         averaged = self._heard(np.minimum(h * self.distance, most))
         # What a direction teaches grows like the logarithm of its information.
@@ -106,16 +106,16 @@ class Channel:
 
     def information(self) -> np.ndarray:
         """Eigenvalues of the clipped records' information, one row for each draw."""
-        return np.stack([_information(self._roots(rows)) for rows in self.made_up.at_truth])
+        return np.stack([_information(self._roots(rows)) for rows in self.synthetic.at_truth])
 
     @property
     def distance(self) -> float:
         """The typical distance from the start to a prior draw in one coordinate."""
-        return float(np.sqrt(np.median((self.made_up.spread**2).mean(1))))
+        return float(np.sqrt(np.median((self.synthetic.spread**2).mean(1))))
 
     def curvature(self) -> float:
         """Median over coordinates of the information's diagonal."""
-        diagonals = [(self._roots(g) ** 2).sum(0) for g in self.made_up.at_truth]
+        diagonals = [(self._roots(g) ** 2).sum(0) for g in self.synthetic.at_truth]
         return float(np.median(diagonals))
 
     def _heard(self, signal: np.ndarray, heat: np.ndarray | float = 0.0) -> np.ndarray:
@@ -167,7 +167,7 @@ class Channel:
         It is one record with the bound of all, as if none pulled against another; and the luckiest
         run of ten, since a direction that noise moves is hit by chance.
         """
-        spread = self.made_up.spread
+        spread = self.synthetic.spread
         along = spread / np.linalg.norm(spread, axis=1, keepdims=True)
         targets, best = list(self.distance * along), 0.0
         for part in _PARTS:

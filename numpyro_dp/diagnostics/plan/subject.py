@@ -15,15 +15,15 @@ from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.diagnostics.plan.bias import Bias
 from numpyro_dp.diagnostics.plan.rehearsal import GuideGradient, Rehearsal
-from numpyro_dp.diagnostics.plan.rehearsed_fit import DressRehearsal
-from numpyro_dp.diagnostics.plan.signal import Channel
+from numpyro_dp.diagnostics.plan.rehearsed_fit import SimulatedFit
+from numpyro_dp.diagnostics.plan.signal import SignalModel
 from numpyro_dp.diagnostics.plan.steps import Steps
 from numpyro_dp.diagnostics.plan.synthetic_records import (
     LikelihoodGradient,
-    MadeUp,
     Shares,
-    made_up_gradients,
+    SyntheticRecords,
     spread_is_given,
+    synthetic_gradients,
 )
 from numpyro_dp.estimators.perturbation import PerturbationEstimator
 from numpyro_dp.mcmc.kernel import PrivateKernel
@@ -31,7 +31,7 @@ from numpyro_dp.mcmc.sgmcmc.integrator import Integrator
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel, private_model
-from numpyro_dp.model.redaction import unnumbered
+from numpyro_dp.model.redaction import redacted
 from numpyro_dp.svi import DPSVI
 from numpyro_dp.svi.dpsvi.elbo import ElboRelease
 
@@ -45,7 +45,7 @@ _CLUMPED = 2.5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Subject:
+class PlannedRun:
     """A run that is planned; everything here is public.
 
     :param name: of the kernel, or of the object and its guide.
@@ -65,7 +65,7 @@ class Subject:
     :param rehearsal: how an optimiser fares; ``None`` for a chain.
     :param dress: the same on the model's own gradients.
     :param centred: whether clipped gradients have mean zero under the model.
-    :param made_up: gradients of made-up records, few enough to rehearse on.
+    :param synthetic: gradients of made-up records, few enough to rehearse on.
     :param bias: what clipping makes of many of them.
     :param by_site: whether the clip has a bound for each site.
     :param started: whether another kernel, which sees the records, makes the start.
@@ -86,9 +86,9 @@ class Subject:
     power: float = 1.0
     weights: np.ndarray
     rehearsal: Rehearsal | None = None
-    dress: DressRehearsal | None = None
+    dress: SimulatedFit | None = None
     centred: bool = False
-    made_up: MadeUp
+    synthetic: SyntheticRecords
     bias: Bias
     started: bool = False
     by_site: bool = False
@@ -114,10 +114,10 @@ class Subject:
         tables = sum(count * each.tv_per_step for each, count in releases)
         return min(math.sqrt(squares) / 2 + 2 * tables, 1.0)
 
-    def channel(self) -> Channel:
-        """The run as a channel from made-up records to its draws."""
-        return Channel(
-            self.made_up,
+    def signal_model(self) -> SignalModel:
+        """The run as a signal_model from made-up records to its draws."""
+        return SignalModel(
+            self.synthetic,
             self.power * self.num_records,
             self.mechanism.clip_norm,
             self.noise,
@@ -127,17 +127,17 @@ class Subject:
             self.weights,
         )
 
-    def steps(self, channel: Channel) -> Steps | None:
+    def steps(self, signal_model: SignalModel) -> Steps | None:
         """The steps of a chain whose step size is a number."""
         if self.step_size is None or self.integrator is None:
             return None
-        distance, rate = channel.distance, self.mechanism.sampling_rate
+        distance, rate = signal_model.distance, self.mechanism.sampling_rate
         return Steps(
             self.integrator,
-            channel.information() + distance**-2.0,
+            signal_model.information() + distance**-2.0,
             distance,
             self.noise,
-            channel.num_steps,
+            signal_model.num_steps,
             self.power * (1 - rate) / rate,
         )
 
@@ -152,7 +152,7 @@ class Subject:
         return self.mechanism.max_records or self.mechanism.num_records
 
 
-def subject(
+def planned_run(
     planned: Any,
     args: tuple,
     kwargs: Mapping[str, Any],
@@ -161,7 +161,7 @@ def subject(
     privacy: Budget | None,
     num_chains: int,
     inputs: Sequence[Any] | None,
-) -> Subject:
+) -> PlannedRun:
     """Fix every number of a run, and make up records for it; see :func:`~numpyro_dp.plan`."""
     shapes, named = jax.tree.map(_shape_only, (args, dict(kwargs)))
     if isinstance(planned, DPSVI):
@@ -203,7 +203,7 @@ def _of_kernel(
     privacy: Budget | None,
     num_chains: int,
     inputs: Sequence[Any] | None,
-) -> Subject:
+) -> PlannedRun:
     if privacy is not None:
         noise = {"noise_multiplier": None} if hasattr(kernel, "noise_multiplier") else {}
         kernel = replace(kernel, model=kernel.user_model, privacy=privacy, **noise)
@@ -220,7 +220,7 @@ def _of_kernel(
         )
         return wall, bound, starting_positions(wall, kernel.init_strategy, random.key(0), None, 1)
 
-    wall, bound, start = unnumbered(private_size, settled)
+    wall, bound, start = redacted(private_size, settled)
     name = type(kernel).__name__
     mechanism = getattr(bound, "private_sum", None)
     if mechanism is None:
@@ -231,13 +231,13 @@ def _of_kernel(
     step, power = options.step_size, float(options.likelihood_power)
     metric = np.sqrt(np.ones(1) if bound.metric is None else np.asarray(bound.metric, float))
     # In coordinates over the root of the preconditioner, in which all noise is alike.
-    made_up, few, sites, stretch = _made_up(
+    synthetic, few, sites, stretch = _synthetic(
         kernel.user_model, plate, wall, start, inputs, LikelihoodGradient(wall), metric
     )
     clipped = getattr(bound, "clip_weights", mechanism.scale)
     weights = (1.0 if clipped is None else np.asarray(clipped)) / metric * np.ones(len(sites))
     size = mechanism.max_records or mechanism.num_records
-    return Subject(
+    return PlannedRun(
         name=name,
         relation=relation,
         delta=kernel.delta,
@@ -250,8 +250,8 @@ def _of_kernel(
         integrator=bound.integrator,
         power=power,
         weights=weights,
-        made_up=made_up.first(few),
-        bias=_bias(made_up, sites, power * size, weights, stretch),
+        synthetic=synthetic.first(few),
+        bias=_bias(synthetic, sites, power * size, weights, stretch),
         started=kernel.init_kernel is not None,
         by_site=isinstance(options.clip_norm, Mapping),
     )
@@ -264,7 +264,7 @@ def _of_svi(
     num_steps: int,
     privacy: Budget | None,
     inputs: Sequence[Any] | None,
-) -> Subject:
+) -> PlannedRun:
     svi, fit, costs, state = svi._prepared(num_steps, shapes, named, privacy)
     name = f"DPSVI with {type(svi.guide).__name__}"
     mechanism = _require_noise(name, costs.gradient)
@@ -273,14 +273,14 @@ def _of_svi(
     params = svi.optim.get_params(state.optim_state)
     gradient = GuideGradient(fit, svi.guide, params, random.key(1))
     wall, plate = gradient.wall, settings.data_plate
-    made_up, few, sites, stretch = _made_up(
+    synthetic, few, sites, stretch = _synthetic(
         svi.model, plate, wall, gradient.start, inputs, gradient, np.ones(1)
     )
     weights, size = np.ones(len(sites)), mechanism.max_records or mechanism.num_records
-    bias = _bias(made_up, sites, size, weights, stretch)
-    made_up = made_up.first(few)
+    bias = _bias(synthetic, sites, size, weights, stretch)
+    synthetic = synthetic.first(few)
     rehearsal = Rehearsal(fit, state, noise, num_steps, round(settings.average * num_steps))
-    return Subject(
+    return PlannedRun(
         name=name,
         relation=svi._account.relation,
         delta=svi.delta,
@@ -292,10 +292,10 @@ def _of_svi(
         noise=noise,
         event=costs.event,
         rehearsal=rehearsal,
-        dress=DressRehearsal(rehearsal, gradient, made_up),
+        dress=SimulatedFit(rehearsal, gradient, synthetic),
         centred=fit.outcomes is not None,
         weights=weights,
-        made_up=made_up,
+        synthetic=synthetic,
         bias=bias,
     )
 
@@ -331,12 +331,18 @@ def _cost_alone(
 
 
 def _bias(
-    made_up: MadeUp, sites: tuple[str, ...], size: float, weights: np.ndarray, stretch: float
+    synthetic: SyntheticRecords,
+    sites: tuple[str, ...],
+    size: float,
+    weights: np.ndarray,
+    stretch: float,
 ) -> Bias:
-    return Bias(made_up.at_truth, made_up.spread, sites, size, weights, stretch, made_up.truths)
+    return Bias(
+        synthetic.at_truth, synthetic.spread, sites, size, weights, stretch, synthetic.truths
+    )
 
 
-def _made_up(
+def _synthetic(
     model: Callable[..., Any],
     plate: str | None,
     wall: PrivateModel,
@@ -344,7 +350,7 @@ def _made_up(
     inputs: Sequence[Any] | None,
     gradient: Shares,
     metric: np.ndarray,
-) -> tuple[MadeUp, int, tuple[str, ...], float]:
+) -> tuple[SyntheticRecords, int, tuple[str, ...], float]:
     """Made-up records; how many a few are; each coordinate's site; the stretch of a bias.
 
     Gradients and places are those of coordinates over ``metric``.
@@ -359,7 +365,7 @@ def _made_up(
         few = len(rows[0])
         # The same inputs over and over, each time with outcomes of their own.
         given = [np.resize(leaf, (max(many, few), *leaf.shape[1:])) for leaf in rows]
-    found = made_up_gradients(wall, start, given, random.key(0), gradient)
+    found = synthetic_gradients(wall, start, given, random.key(0), gradient)
     numbered = {name: np.full_like(leaf, k) for k, (name, leaf) in enumerate(start.items())}
     sites = tuple(list(start)[int(k)] for k in np.asarray(gradient.flat(numbered)))
     return (

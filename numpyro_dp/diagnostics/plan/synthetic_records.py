@@ -30,7 +30,7 @@ from numpyro_dp.model.private_model import PrivateModel
 _DRAWS, _POOL, _CHOICES, _COORDINATES = 8, 128, 2048, 16
 
 
-class MadeUp(NamedTuple):
+class SyntheticRecords(NamedTuple):
     """Made-up records, each of whose outcomes were drawn at a prior draw, and their gradients.
 
     - **at_truth**: shape (draws, records, dim); gradients at the position the outcomes came from.
@@ -46,9 +46,9 @@ class MadeUp(NamedTuple):
     records: tuple[np.ndarray, ...] = ()
     truths: Mapping[str, np.ndarray] = MappingProxyType({})
 
-    def first(self, count: int) -> MadeUp:
+    def first(self, count: int) -> SyntheticRecords:
         """Only so many records of each draw."""
-        return MadeUp(
+        return SyntheticRecords(
             self.at_truth[:, :count],
             self.at_start[:, :count],
             self.spread,
@@ -87,9 +87,9 @@ class LikelihoodGradient:
         return ravel_pytree(jax.grad(self.wall.record_log_likelihood)(z, record))[0]
 
 
-def made_up_gradients(
+def synthetic_gradients(
     wall: PrivateModel, start: dict[str, Any], inputs: list[Any], rng_key: Any, vector: Shares
-) -> MadeUp:
+) -> SyntheticRecords:
     """Made-up records, and what they would add to a step.
 
     :param wall: the model, split.
@@ -110,7 +110,7 @@ def made_up_gradients(
     }
     *found, records = _gradients(wall, vector, start, inputs, truths, outcome_key)
     rows = tuple(np.asarray(leaf)[:, :, 0] for leaf in records)
-    return MadeUp(*map(np.asarray, found), records=rows, truths=numbers)
+    return SyntheticRecords(*map(np.asarray, found), records=rows, truths=numbers)
 
 
 @partial(jax.jit, static_argnums=0)

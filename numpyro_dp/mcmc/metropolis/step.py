@@ -87,9 +87,9 @@ class BoundMetropolis(BoundKernel):
         return state._replace(allowance=jnp.zeros_like(state.allowance))
 
     def advance(self, key: Any, state: MetropolisState, records: list) -> MetropolisState:
-        return self.advance_from(key, state, self.recollection(state, records), records)[0]
+        return self.advance_from(key, state, self.record_cache(state, records), records)[0]
 
-    def recollection(self, state: MetropolisState, records: list) -> Any:
+    def record_cache(self, state: MetropolisState, records: list) -> Any:
         """Every record's log likelihood at the position, where the next step can rely on it."""
         if self._remembering is None:
             return ()
@@ -98,16 +98,16 @@ class BoundMetropolis(BoundKernel):
         return self._remembering.values(here, records)
 
     def advance_from(
-        self, key: Any, state: MetropolisState, recollection: Any, records: list
+        self, key: Any, state: MetropolisState, record_cache: Any, records: list
     ) -> tuple[MetropolisState, Any]:
         step_key, move_key = random.split(key)
         if self._several:
             z, allowance = self._choose(step_key, state, records)
         else:
-            z, allowance, recollection = self._decide(step_key, state, recollection, records)
+            z, allowance, record_cache = self._decide(step_key, state, record_cache, records)
         if self.public_moves:
             z = move_publicly(move_key, z, self.public_moves, self.wall.log_prior)
-        return state._replace(z=z, allowance=allowance), recollection
+        return state._replace(z=z, allowance=allowance), record_cache
 
     @property
     def _several(self) -> bool:
@@ -123,7 +123,7 @@ class BoundMetropolis(BoundKernel):
         return batch
 
     def _decide(
-        self, key: Any, state: MetropolisState, recollection: Any, records: list
+        self, key: Any, state: MetropolisState, record_cache: Any, records: list
     ) -> tuple[dict, Array, Any]:
         """One candidate, accepted or not."""
         walk_key, batch_key, accept_key = random.split(key, 3)
@@ -139,12 +139,12 @@ class BoundMetropolis(BoundKernel):
         change = self._change(position, move, unravel)
         if self._remembering is None:
             total = self.plan.log_ratio.total(batch_key, change.term, records, limit)
-            after = recollection
+            after = record_cache
         else:
-            total, after = self._remembering.change(change.step, recollection, records, limit)
+            total, after = self._remembering.change(change.step, record_cache, records, limit)
         accepted = tried & self.plan.test.decide(accept_key, total, jnp.where(possible, prior, 0))
         z = unravel(jnp.where(accepted, candidate, position))
-        chosen = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), after, recollection)
+        chosen = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), after, record_cache)
         return z, allowance, chosen
 
     def _choose(self, key: Any, state: MetropolisState, records: list) -> tuple[dict, Array]:

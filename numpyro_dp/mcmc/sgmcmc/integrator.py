@@ -161,7 +161,7 @@ class BoundSumKernel(BoundKernel):
     spread: float | tuple[float, ...] = 1.0
 
     summands: ClassVar[str] = "clipped per-record gradients"
-    leaving: ClassVar[tuple[str, ...]] = (
+    released_values: ClassVar[tuple[str, ...]] = (
         "the position after every step (warm-up included) and its step counter",
     )
 
@@ -243,7 +243,7 @@ class BoundSumKernel(BoundKernel):
             f"the sum of {self.summands}",
             draw="step and chain",
             noise_multiplier=_noise_in_words(mechanism),
-            released=self.leaving,
+            released=self.released_values,
             notes=tuple(note.text for note in notes),
             signs=tuple(note.sign for note in notes if note.sign),
             remarks=remarks,

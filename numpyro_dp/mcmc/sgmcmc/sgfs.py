@@ -67,7 +67,7 @@ class BoundFisherKernel(BoundSumKernel):
     summands: ClassVar[str] = (
         "clipped per-record gradients and their outer products, one joint vector for each record"
     )
-    leaving: ClassVar[tuple[str, ...]] = (
+    released_values: ClassVar[tuple[str, ...]] = (
         "the noisy sums of gradients and of their outer products in every step (warm-up included), "
         "and with them the position after it, the average second moment and the step counter",
     )

@@ -13,7 +13,7 @@ from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.closures import require_handed
+from numpyro_dp.model.closures import refuse_captured_arrays
 from numpyro_dp.model.plates import WholePlates, in_plate
 from numpyro_dp.model.records import Layout
 
@@ -51,7 +51,7 @@ class _WithoutRecords:
         self.hidden = tuple(hidden)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        args, kwargs = made_up_arguments(self.layout)
+        args, kwargs = synthetic_arguments(self.layout)
         silent = _Silent(WholePlates(self.model), self.plate)
         # Made-up records need not be what NumPyro asks of a parameter, such as whole trials.
         with dist.distribution.validation_enabled(False):
@@ -75,7 +75,7 @@ class _Silent(Messenger):
         msg["fn"] = msg["fn"].mask(False)
 
 
-def made_up_arguments(layout: Layout) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def synthetic_arguments(layout: Layout) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with constants in the place of every record array."""
     arrays = [
         jnp.full(leaf.shape, 0.5 if jnp.issubdtype(leaf.dtype, jnp.inexact) else 0, leaf.dtype)
@@ -133,7 +133,7 @@ def require_public_start(
     :param model: what was read already, and need not be again as the guide's own.
     :raises UnsupportedModelError: with the array's name and the remedy.
     """
-    read = partial(require_handed, layout=layout, num_records=num_records, arrays=records)
+    read = partial(refuse_captured_arrays, layout=layout, num_records=num_records, arrays=records)
     read(guide, whose="the guide")
     if not isinstance(guide, autoguide.AutoGuide):
         return

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.closures import require_all_handed, require_handed
+from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
 from numpyro_dp.model.guided.elbo import Bound, Pair, check_sum, trace_bound
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.messages import with_causes
@@ -71,7 +71,7 @@ def outline(
     split, and no density of it may be used.
     """
     given, records = read_arguments(model, args, kwargs)
-    layout = given.unnumbered() if private_size else given
+    layout = given.redacted() if private_size else given
     structure = read_structure(model, layout, init_to_uniform(), private_size=private_size)
     with with_causes(structure, layout):
         plate, rows = choose_plate(structure, data_plate)
@@ -134,7 +134,7 @@ class VariationalModel(Frozen):
     ) -> None:
         structure = read_structure(model, found.layout, init_to_uniform())
         if read:
-            require_handed(guide, found.layout, found.num_records, whose="the guide")
+            refuse_captured_arrays(guide, found.layout, found.num_records, whose="the guide")
         pair = Pair(model, guide, found.layout, structure, found.plate, found.num_records)
         bound = trace_bound(pair, private_size)
         if read and found.wall is None:
@@ -158,12 +158,12 @@ class VariationalModel(Frozen):
         found = Outline(layout, self.plate, layout.rows, self.wall)
         return VariationalModel, (model, guide, found, data_plate, private_size, False)
 
-    def unnumbered(self) -> VariationalModel:
+    def redacted(self) -> VariationalModel:
         """The same without the number of records, where that is private: what a result may keep."""
         if not self.private_size:
             return self
         made = object.__new__(VariationalModel)
-        wall = None if self.wall is None else self.wall.unnumbered()
+        wall = None if self.wall is None else self.wall.redacted()
         rows = self.layout.rows
         made.__dict__.update(self.__dict__, num_records=rows, wall=wall)
         return made
@@ -262,7 +262,7 @@ class VariationalModel(Frozen):
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
         """Record arrays, with the row numbers where records draw latents of their own."""
         given, arrays = read_arguments(self.model, args, kwargs)
-        layout = given.unnumbered() if self.private_size else given
+        layout = given.redacted() if self.private_size else given
         if layout != self.layout or given.arrays[0].shape[0] != self.num_records:
             raise UnsupportedModelError("the arguments differ from those that were traced")
         rows = [jnp.arange(self.num_records, dtype=jnp.int32)] if self.local_latents else []

@@ -13,7 +13,7 @@ from numpyro.optim import Minimize, _NumPyroOptim
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution.keys import as_typed_keys
-from numpyro_dp.model.closures import require_handed
+from numpyro_dp.model.closures import refuse_captured_arrays
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import constants, prune, trace_program
 
@@ -79,7 +79,7 @@ def require_data_free(optim: Any, found: Outline, records: Sequence[Any] = ()) -
     if isinstance(optim, _NumPyroOptim):
         parts += [optim.init_fn, optim.update_fn, optim.get_params_fn]
     for part in parts:
-        require_handed(
+        refuse_captured_arrays(
             part,
             found.layout,
             found.num_records,

@@ -23,7 +23,8 @@ from numpyro_dp.mechanisms import CHACHA20, scrubbed
 from numpyro_dp.model.guided.guides import prepare, require_public_start
 from numpyro_dp.model.guided.model import Outline, VariationalModel, outline, variational_model
 from numpyro_dp.model.records import read_arguments
-from numpyro_dp.model.redaction import unnumbered
+from numpyro_dp.model.redaction import redacted
+from numpyro_dp.svi.dpsvi.charged import ChargedSVI
 from numpyro_dp.svi.dpsvi.checks import (
     check_loss,
     check_optimiser,
@@ -34,7 +35,6 @@ from numpyro_dp.svi.dpsvi.checks import (
 from numpyro_dp.svi.dpsvi.curvature import CurvatureRelease, held_scales
 from numpyro_dp.svi.dpsvi.elbo import ElboTrace
 from numpyro_dp.svi.dpsvi.fit import Carry, Fit, run_steps, trace_steps
-from numpyro_dp.svi.dpsvi.metered import MeteredSVI
 from numpyro_dp.svi.dpsvi.plan import Plan
 from numpyro_dp.svi.dpsvi.report import (
     GIVEN_PARAMS,
@@ -63,7 +63,7 @@ class _Ready(NamedTuple):
     curvature: CurvatureRelease | None
 
 
-class DPSVI(MeteredSVI):
+class DPSVI(ChargedSVI):
     """Differentially private stochastic variational inference.
 
     Each step releases the noisy sum of clipped gradients of the records' own terms of the bound,
@@ -210,7 +210,7 @@ class DPSVI(MeteredSVI):
         :param kwargs: keyword arguments of model and guide.
         """
         given = (usable_key(rng_key), args, kwargs, init_params)
-        _, state = unnumbered(self._account.private_size, self._begun, *given)
+        _, state = redacted(self._account.private_size, self._begun, *given)
         return state
 
     def _begun(
@@ -270,14 +270,14 @@ class DPSVI(MeteredSVI):
         inputs = (args, kwargs, init_state, init_params)
         with self._account.opened("DPSVI.run", rng_key, *inputs) as run:
             num_steps = _validate.positive_int("num_steps", num_steps)
-            ready = run.prepared(self._readied, rng_key, num_steps, *inputs)
+            ready = run.prepared(self._prepare, rng_key, num_steps, *inputs)
             # While nothing is spent yet: whoever turns warnings into errors keeps the budget.
             unresolved = unresolved_matrix(self.guide, ready.plan, num_steps)
             if unresolved is not None:
                 warnings.warn(unresolved, stacklevel=2)
             return self._charge_and_run(run, rng_key, ready, num_steps, progress_bar)
 
-    def _readied(
+    def _prepare(
         self,
         rng_key: Any,
         num_steps: int,
@@ -348,7 +348,7 @@ class DPSVI(MeteredSVI):
         )
         report = self._account.report(facts, delta=self.delta, given=tuple(self._given))
         losses = None if plan.elbo is None else plan.elbo.spread(last.losses)
-        return DPSVIRunResult(constrained, self._last_state, losses, report, target.unnumbered())
+        return DPSVIRunResult(constrained, self._last_state, losses, report, target.redacted())
 
     def _bind(self, target: VariationalModel, state: SVIState, num_steps: int) -> tuple[Fit, Plan]:
         """Fix every number of a run; nothing is charged or touched."""
@@ -377,7 +377,7 @@ class DPSVI(MeteredSVI):
         if privacy is not None:
             svi._settings = replace(self._settings, privacy=privacy, noise_multiplier=None)
         given = (random.key(0), args, kwargs)
-        target, state = unnumbered(svi._account.private_size, svi._begun, *given)
+        target, state = redacted(svi._account.private_size, svi._begun, *given)
         fit, plan = svi._bind(target, state, num_steps)
         # Losses are part of the cost; nobody who prepares has records to take them from.
         return svi, replace(fit, elbo=None), plan, state

@@ -12,7 +12,7 @@ from jax import random
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
-from numpyro_dp.model.guided.guides import made_up_arguments
+from numpyro_dp.model.guided.guides import synthetic_arguments
 from numpyro_dp.model.guided.model import Outline
 
 
@@ -26,7 +26,7 @@ def fresh_state(
     :param rng_key: a JAX key.
     :param init_params: constrained starting values by name, used as they are.
     """
-    args, kwargs = made_up_arguments(found.layout)
+    args, kwargs = synthetic_arguments(found.layout)
     plain = SVI(svi.model, svi.guide, svi.optim, svi.loss)
     # Made-up records need not be what NumPyro asks of a parameter, such as whole trials.
     with warnings.catch_warnings(), dist.distribution.validation_enabled(False):

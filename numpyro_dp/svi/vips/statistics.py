@@ -44,7 +44,7 @@ class Phase:
             raise ValueError(f"phase {self.name!r} needs at least one release, of positive weight")
 
 
-class Programme(ABC):
+class Schedule(ABC):
     """A guide bound to one model at known shapes: all that a run will ask of the records.
 
     Immutable and compared by identity; a static argument of compiled loops. It never sees more
@@ -168,14 +168,14 @@ class StatisticsGuide(ABC):
         )
 
     @abstractmethod
-    def programme(
+    def scheduled(
         self,
         found: Outline,
         num_steps: int | None,
         *,
         sampling_rate: float,
         clip_norm: float | None,
-    ) -> Programme:
+    ) -> Schedule:
         """Bind to a model at known shapes; no value of a record is looked at.
 
         :param found: the model's arguments and private plate.

@@ -28,7 +28,7 @@ from numpyro_dp.model.guided.model import Outline, variational_model
 from numpyro_dp.svi.dpsvi.checks import usable_key
 from numpyro_dp.svi.result import DPSVIRunResult
 from numpyro_dp.svi.vips.releases import Releases, planned_releases
-from numpyro_dp.svi.vips.statistics import Programme, StatisticsGuide
+from numpyro_dp.svi.vips.statistics import Schedule, StatisticsGuide
 
 
 class VIPS:
@@ -145,24 +145,24 @@ class VIPS:
         """
         with self._account.opened("VIPS.run", rng_key, args, kwargs) as run:
             user_key, start_key = as_typed_keys(rng_key, 1), usable_key(rng_key)
-            programme, plan, found = self._bind(num_steps, args, kwargs)
-            target = self._target(programme, found)
-            state = start = programme.start(start_key)
-            records = tuple(programme.records(args, kwargs))
-            _check_shapes(programme, plan, start, records)
+            schedule, plan, found = self._bind(num_steps, args, kwargs)
+            target = self._target(schedule, found)
+            state = start = schedule.start(start_key)
+            records = tuple(schedule.records(args, kwargs))
+            _check_shapes(schedule, plan, start, records)
             steps, relation = plan.num_steps, self._account.relation
             paid = {"steps": steps, "total_variation": plan.total_variation}
             noise_key = run.charge(plan.cost(steps, steps), user_key, **paid)
-            records = tuple(programme.prepared(records))
+            records = tuple(schedule.prepared(records))
             table = epsilon_table(plan, steps, relation, self.delta, progress_bar)
             with steps_bar(steps, table, shown=progress_bar) as show:
-                known = _releases(programme, plan, start, noise_key, records)
+                known = _releases(schedule, plan, start, noise_key, records)
                 for done, state in known:
                     jax.block_until_ready(state)
                     show(done)
-            facts = _facts(programme, plan, found, programme.learnt(state))
+            facts = _facts(schedule, plan, found, schedule.learnt(state))
             report = self._account.report(facts, delta=self.delta)
-            return DPSVIRunResult(dict(programme.params(state)), state, None, report, target)
+            return DPSVIRunResult(dict(schedule.params(state)), state, None, report, target)
 
     def forecast(self, num_steps: int | None, *args: Any, **kwargs: Any) -> str:
         """What a run would release, with how much noise, and what that resolves; costs nothing.
@@ -200,7 +200,7 @@ class VIPS:
 
     def _bind(
         self, num_steps: int | None, args: tuple, kwargs: dict
-    ) -> tuple[Programme, Releases, Outline]:
+    ) -> tuple[Schedule, Releases, Outline]:
         """Fix every number of a run; nothing is charged or touched."""
         if num_steps is not None:
             num_steps = _validate.positive_int("num_steps", num_steps)
@@ -214,9 +214,9 @@ class VIPS:
         rate = arguments.expected_rate(self._batch_size, self._sampling_rate, found.num_records)
         x64 = bool(jax.config.read("jax_enable_x64"))
         guide = self.guide.settled(found, num_steps, self._signal(rate))
-        programme = _programme(guide, found, num_steps, rate, self._clip_norm, x64)
+        schedule = _schedule(guide, found, num_steps, rate, self._clip_norm, x64)
         plan = planned_releases(
-            phases=programme.phases,
+            phases=schedule.phases,
             noise=arguments.given_noise(self._privacy, self._noise_multiplier),
             delta=self.delta,
             relation=self._account.relation,
@@ -224,19 +224,17 @@ class VIPS:
             sampling_rate=rate,
             microbatch_size=self._microbatch_size,
         )
-        return programme, plan, found
+        return schedule, plan, found
 
-    def _target(self, programme: Programme, found: Outline) -> Any:
-        own = programme.target()
+    def _target(self, schedule: Schedule, found: Outline) -> Any:
+        own = schedule.target()
         if own is not None:
             return own
         x64 = bool(jax.config.read("jax_enable_x64"))
         return variational_model(self.model, self.guide, found, self._data_plate, False, x64)
 
 
-def _facts(
-    programme: Programme, plan: Releases, found: Outline, learnt: tuple[str, ...]
-) -> RunFacts:
+def _facts(schedule: Schedule, plan: Releases, found: Outline, learnt: tuple[str, ...]) -> RunFacts:
     names = ", ".join(f"{phase.name} ({len(phase.weights)})" for phase in plan.phases)
     return sum_facts(
         plan.sums[0],
@@ -251,32 +249,30 @@ def _facts(
             "model, guide (with its priors, bounds and starts) and every option",
             arguments=found.layout.public_names,
         ),
-        notes=learnt + programme.notes,
+        notes=learnt + schedule.notes,
     )
 
 
 @lru_cache(maxsize=16)
-def _programme(
+def _schedule(
     guide: StatisticsGuide,
     found: Outline,
     num_steps: int | None,
     sampling_rate: float,
     clip_norm: float | None,
     x64: bool,
-) -> Programme:
-    """One programme for equal arguments, so that a second run does not compile again."""
-    return guide.programme(found, num_steps, sampling_rate=sampling_rate, clip_norm=clip_norm)
+) -> Schedule:
+    """One schedule for equal arguments, so that a second run does not compile again."""
+    return guide.scheduled(found, num_steps, sampling_rate=sampling_rate, clip_norm=clip_norm)
 
 
-def _check_shapes(
-    programme: Programme, plan: Releases, state: Any, records: Sequence[Array]
-) -> None:
+def _check_shapes(schedule: Schedule, plan: Releases, state: Any, records: Sequence[Array]) -> None:
     """Trace every phase: mistakes that only a trace shows must not cost anything."""
-    records = jax.eval_shape(programme.prepared, records)
+    records = jax.eval_shape(schedule.prepared, records)
     for phase, each in enumerate(plan.sums):
         after = jax.eval_shape(
             lambda state, rows, phase=phase, each=each: _release(
-                programme, each, phase, state, random.key(0), list(rows), jnp.int32(0)
+                schedule, each, phase, state, random.key(0), list(rows), jnp.int32(0)
             ),
             state,
             tuple(records),
@@ -284,27 +280,27 @@ def _check_shapes(
         shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), s) for s in (state, after)]
         if shapes[0] != shapes[1]:
             raise ValueError(
-                f"{type(programme).__name__} changes the shape of what it knows in phase "
+                f"{type(schedule).__name__} changes the shape of what it knows in phase "
                 f"{plan.phases[phase].name!r}"
             )
 
 
 def _releases(
-    programme: Programme, plan: Releases, state: Any, key: Array, records: tuple[Array, ...]
+    schedule: Schedule, plan: Releases, state: Any, key: Array, records: tuple[Array, ...]
 ) -> Iterator[tuple[int, Any]]:
     """Run all phases; yields releases made and what is known after each."""
     done = 0
     for phase, each in enumerate(plan.sums):
         for step in range(len(plan.phases[phase].weights)):
             state = _compiled(
-                programme, each, phase, state, random.fold_in(key, done), records, jnp.int32(step)
+                schedule, each, phase, state, random.fold_in(key, done), records, jnp.int32(step)
             )
             done += 1
             yield done, state
 
 
 def _release(
-    programme: Programme,
+    schedule: Schedule,
     private_sum: PrivateSum,
     phase: int,
     state: Any,
@@ -313,12 +309,12 @@ def _release(
     step: Array,
 ) -> Any:
     released = private_sum.release(
-        key, partial(programme.statistic, phase, state), list(records), step
+        key, partial(schedule.statistic, phase, state), list(records), step
     )
     noise_sd = jnp.asarray(private_sum.noise_sd(step) / private_sum.sampling_rate, released.dtype)
     if private_sum.scale is not None:
         noise_sd = noise_sd / jnp.asarray(private_sum.scale, released.dtype)
-    return programme.advance(
+    return schedule.advance(
         phase, state, released, jnp.broadcast_to(noise_sd, released.shape), step
     )
 

@@ -1,4 +1,4 @@
-"""What every conjugate family has, and the programme that releases its statistics."""
+"""What every conjugate family has, and the schedule that releases its statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numpyro.distributions import constraints
 
 from numpyro_dp.families.sites import Prior
 from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.svi.vips.statistics import Phase, Programme
+from numpyro_dp.svi.vips.statistics import Phase, Schedule
 
 
 class Family(ABC):
@@ -78,7 +78,7 @@ class Averaged(Family):
         return {"total": mean, "noise_sd": jnp.hypot(sd * step, noise_sd) / (step + 1)}
 
 
-class ConjugateProgramme(Programme):
+class ConjugateSchedule(Schedule):
     """A family bound to a run: one phase, of one joint release a round."""
 
     def __init__(

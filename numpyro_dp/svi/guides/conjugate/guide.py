@@ -17,11 +17,11 @@ from numpyro_dp.svi.guides.conjugate.counts import (
     DirichletCategorical,
     GammaPoisson,
 )
-from numpyro_dp.svi.guides.conjugate.family import ConjugateProgramme, Family
+from numpyro_dp.svi.guides.conjugate.family import ConjugateSchedule, Family
 from numpyro_dp.svi.guides.conjugate.mixture import NormalMixture
 from numpyro_dp.svi.guides.conjugate.recognise import Reading, read_model
 from numpyro_dp.svi.guides.conjugate.regression import NormalRegression
-from numpyro_dp.svi.vips.statistics import Programme, StatisticsGuide
+from numpyro_dp.svi.vips.statistics import Schedule, StatisticsGuide
 
 _NOT_WIDENED = (
     "The posterior takes the noisy sums as if they were exact: its intervals do not widen for the "
@@ -129,14 +129,14 @@ class ConjugateGuide(StatisticsGuide):
                 self._family = self._read(found, private=False)
         return self._family.sample()
 
-    def programme(
+    def scheduled(
         self,
         found: Outline,
         num_steps: int | None,
         *,
         sampling_rate: float,
         clip_norm: float | None,
-    ) -> Programme:
+    ) -> Schedule:
         """The family's statistics, bound to a model at known shapes.
 
         :raises UnsupportedModelError: the model is in none of the families; by site and cause.
@@ -144,7 +144,7 @@ class ConjugateGuide(StatisticsGuide):
         """
         family = self._read(found, private=clip_norm != math.inf)
         notes = (_WIDENED if self._noise_aware else _NOT_WIDENED,)
-        return ConjugateProgramme(self, found, family, num_steps, clip_norm, notes)
+        return ConjugateSchedule(self, found, family, num_steps, clip_norm, notes)
 
     def draw_from(self, family: Family) -> None:
         """Take the sites of the family that is being run; autoguides learn theirs likewise."""

@@ -195,7 +195,7 @@ class LDAGuide(StatisticsGuide):
         tokens = found.num_records * math.sqrt(self.choice.document_length)
         return tokens * signal(steps) / math.sqrt(steps) / (read.num_topics * read.num_words)
 
-    def programme(
+    def scheduled(
         self,
         found: Outline,
         num_steps: int | None,

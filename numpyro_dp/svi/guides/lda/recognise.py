@@ -21,7 +21,7 @@ from numpyro.distributions.discrete import (
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.families.independence import require_apart
+from numpyro_dp.families.independence import require_independence
 from numpyro_dp.families.sites import record_sites
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
@@ -101,7 +101,7 @@ def read_topic_model(model: Callable[..., Any], found: Outline) -> TopicModel:
     with explained(found.plate), jax.ensure_compile_time_eval():
         read = _read(_sites_of(model, found, rows), topics, theta, words)
     reader = _reader(model, found, (topics, theta, words))
-    require_apart(found, words, lambda rows: words_of(_sites_of(model, found, rows)[words]))
+    require_independence(found, words, lambda rows: words_of(_sites_of(model, found, rows)[words]))
     return TopicModel(
         model,
         found,

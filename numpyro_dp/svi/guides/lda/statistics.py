@@ -17,7 +17,7 @@ from numpyro_dp.mechanisms import Touched
 from numpyro_dp.svi.guides.lda.document import in_order, mixture, word_weights
 from numpyro_dp.svi.guides.lda.recognise import Corpus, TopicModel
 from numpyro_dp.svi.guides.lda.shrinkage import frequencies, shared_out
-from numpyro_dp.svi.vips.statistics import Phase, Programme, StatisticsGuide
+from numpyro_dp.svi.vips.statistics import Phase, Schedule, StatisticsGuide
 
 # Later rounds decide: each gets so much more of the budget.
 _GROWTH = 1.3
@@ -72,7 +72,7 @@ def parameter_of(topics: str) -> str:
     return f"{topics}_concentration"
 
 
-class Topics(Programme):
+class Topics(Schedule):
     """Word frequencies once, then rounds of topic counts from the roots of word counts."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What every Pólya–Gamma programme shares: centred rows, the prior, and the way back."""
+"""What every Pólya–Gamma schedule shares: centred rows, the prior, and the way back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from numpyro_dp.families.losses import Row
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.polya_gamma.recognise import Regression, cut
-from numpyro_dp.svi.vips.statistics import Phase, Programme
+from numpyro_dp.svi.vips.statistics import Phase, Schedule
 
 # Shares of the squared privacy loss.
 CENTRING, FIRST_MATRIX = 0.05, 0.06
@@ -67,7 +67,7 @@ class Known(NamedTuple):
     work: Any
 
 
-class Steps(Programme):
+class Steps(Schedule):
     """Base of the designs: an optional centring phase, then the design's own.
 
     :param regression: the model.
@@ -117,7 +117,7 @@ class Steps(Programme):
         return self.own_advance(phase - self._skipped, state, released, noise_sd, step)
 
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
-        """Record arrays of the arguments that the programme was made for."""
+        """Record arrays of the arguments that the schedule was made for."""
         return self.regression.glm.wall.records(args, kwargs)
 
     def params(self, state: Known) -> dict[str, Array]:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.families.losses import Row
 from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.svi.guides.polya_gamma import algebra as maths
+from numpyro_dp.svi.guides.polya_gamma import algebra
 from numpyro_dp.svi.guides.polya_gamma.base import FIRST_MATRIX, Known, Settings, Steps
 from numpyro_dp.svi.guides.polya_gamma.recognise import Regression
 from numpyro_dp.svi.vips.statistics import Phase
@@ -44,12 +44,12 @@ class _Scores(Steps):
         """Clip norm of a curvature: what a row of the rows' norm can have at most."""
         return state.inputs.radius**2 * (self.regression.largest / 4)
 
-    def residual(self, state: Known, row: Row) -> maths.Clipped:
+    def residual(self, state: Known, row: Row) -> algebra.Clipped:
         """Clipped residual at the current mean, and its slope."""
         loss, norm = self.regression.loss, jnp.linalg.norm(row.x)
         most = self.score_unit(state) / jnp.maximum(norm, 1e-12)
         predictor = row.x @ state.law.mean.astype(row.x.dtype) + row.offset
-        return maths.clipped_residual(loss, row, predictor, most)
+        return algebra.clipped_residual(loss, row, predictor, most)
 
     def score(self, state: Known, row: Row) -> Float[Array, " dim"]:
         """One record's clipped score, of norm at most 1."""
@@ -82,7 +82,7 @@ class FullScores(_Scores):
     def __init__(
         self, regression: Regression, found: Outline, settings: Settings, steps: int
     ) -> None:
-        size = maths.packed_size(regression.dim)
+        size = algebra.packed_size(regression.dim)
         rough = max(1, round(3 * (steps - 2) / 8))
         fine = steps - 2 - rough
         growing = np.power(_GROWTH, np.arange(fine))
@@ -113,7 +113,7 @@ class FullScores(_Scores):
             weight = self.regression.loss.attempts(row) / 4
         else:
             weight = self.residual(state, row).slope
-        return maths.packed(row.x) * (weight / self.curvature_unit(state))
+        return algebra.packed(row.x) * (weight / self.curvature_unit(state))
 
     def own_advance(
         self, phase: int, state: Known, released: Array, noise_sd: Array, step: Array
@@ -121,8 +121,8 @@ class FullScores(_Scores):
         """A step, or the spectrum of a new matrix."""
         if phase in (0, 2):
             unit, dim = self.curvature_unit(state), self.regression.dim
-            floor = jnp.maximum(maths.edge(noise_sd, dim), 1e-6) * unit
-            values, vectors = maths.spectrum(maths.unpacked(released * unit, dim), floor)
+            floor = jnp.maximum(algebra.edge(noise_sd, dim), 1e-6) * unit
+            values, vectors = algebra.spectrum(algebra.unpacked(released * unit, dim), floor)
             resolved = (values > floor).astype(self._dtype)
             work = state.work._replace(values=values, resolved=resolved, vectors=vectors)
             return state._replace(work=work)
@@ -272,13 +272,13 @@ class PaperSums(Steps):
         dim = regression.dim
         # |kappa| ≤ b/2 and E[ω] ≤ b/4 for rows of norm 1.
         bound = regression.largest * math.sqrt(5) / 4 if private else math.inf
-        own = Phase("both statistics", dim + maths.packed_size(dim), bound, (1.0,) * steps)
+        own = Phase("both statistics", dim + algebra.packed_size(dim), bound, (1.0,) * steps)
         super().__init__(regression, found, settings, [own])
 
     def begin(self) -> _Sums:
         """Nothing is known."""
         dim, dtype = self.regression.dim, self._dtype
-        size = maths.packed_size(dim)
+        size = algebra.packed_size(dim)
         return _Sums(jnp.zeros(dim, dtype), jnp.zeros(size, dtype), jnp.zeros((), dtype))
 
     def own_statistic(self, phase: int, state: Known, row: Row) -> Array:
@@ -292,10 +292,10 @@ class PaperSums(Steps):
         predictor = unscaled @ law.mean.astype(x.dtype) + row.offset
         spread = unscaled @ law.covariance.astype(x.dtype) @ unscaled
         attempts = loss.attempts(row)
-        weight = maths.expected_weight(attempts, jnp.sqrt(predictor**2 + jnp.maximum(spread, 0)))
+        weight = algebra.expected_weight(attempts, jnp.sqrt(predictor**2 + jnp.maximum(spread, 0)))
         # The score at a predictor of zero is kappa; the offset is known and goes to the left.
         kappa = -loss.slope(jnp.zeros_like(predictor), row) - weight * row.offset
-        return jnp.concatenate([kappa * x, weight * maths.packed(x)])
+        return jnp.concatenate([kappa * x, weight * algebra.packed(x)])
 
     def own_advance(
         self, phase: int, state: Known, released: Array, noise_sd: Array, step: Array
@@ -310,9 +310,9 @@ class PaperSums(Steps):
             (1 - rate) * work.matrix + rate * released[dim:] * unit**2,
             (1 - rate) ** 2 * work.variance + (rate * noise_sd * unit**2) ** 2,
         )
-        matrix = maths.unpacked(work.matrix, dim)
+        matrix = algebra.unpacked(work.matrix, dim)
         if self.private:
-            values, vectors = maths.spectrum(matrix, maths.edge(jnp.sqrt(work.variance), dim))
+            values, vectors = algebra.spectrum(matrix, algebra.edge(jnp.sqrt(work.variance), dim))
             matrix = (vectors * values) @ vectors.T
         covariance = jnp.linalg.inv(matrix + self.prior_precision(state))
         linear = work.linear + self.prior_gradient(state, jnp.zeros(dim, matrix.dtype))

@@ -161,7 +161,7 @@ class PolyaGammaGuide(StatisticsGuide):
         }
         return drawn | _draw_precisions(latents)
 
-    def programme(
+    def scheduled(
         self,
         found: Outline,
         num_steps: int | None,

@@ -19,7 +19,7 @@ from numpyro_dp.families.glm import GLM, recognise
 from numpyro_dp.families.losses import Loss
 from numpyro_dp.families.predictor import constant_slopes, flat_position
 from numpyro_dp.families.sites import latent_sites
-from numpyro_dp.model.guided.guides import made_up_arguments
+from numpyro_dp.model.guided.guides import synthetic_arguments
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
@@ -161,7 +161,7 @@ def read_regression(
             f"conjugate: {_FITS}"
         )
     loss = glm.loss(max_trials=max_trials, max_count=max_count)
-    arguments = made_up_arguments(found.layout)
+    arguments = synthetic_arguments(found.layout)
     latents = read_latents(model, *arguments)
     chosen, constant = _columns(latents, constant_slopes(wall))
     place = _intercept(constant, intercept)

@@ -19,7 +19,7 @@ from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.conjugate.family import draw, param
 from numpyro_dp.svi.guides.sigmoid_belief.recognise import Network, read_network
 from numpyro_dp.svi.guides.sigmoid_belief.statistics import (
-    BeliefProgramme,
+    BeliefSchedule,
     BeliefSettings,
     Known,
     Layers,
@@ -105,14 +105,14 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
         self._inner_steps = _validate.positive_int("inner_steps", inner_steps)
         self._network: Network | None = None
 
-    def programme(
+    def scheduled(
         self,
         found: Outline,
         num_steps: int | None,
         *,
         sampling_rate: float,
         clip_norm: float | None,
-    ) -> BeliefProgramme:
+    ) -> BeliefSchedule:
         """The network's rounds at known shapes.
 
         :raises UnsupportedModelError: the model is no such network; by site and cause.
@@ -212,7 +212,7 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
         return {**self.__dict__, "_network": kept}
 
 
-class _Rounds(BeliefProgramme):
+class _Rounds(BeliefSchedule):
     """A network's rounds with the arguments they were traced on."""
 
     def __init__(

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.families.independence import require_apart
+from numpyro_dp.families.independence import require_independence
 from numpyro_dp.families.sites import CLOSE, Prior, Told, read_priors, record_sites
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.messages import explained, quoted
@@ -95,7 +95,7 @@ def read_network(model: Callable[..., Any], found: Outline) -> Network:
         site = sites_of(ones, arrays, jax.random.key(0))[visible]
         return jnp.moveaxis(jnp.asarray(site["value"]), row_axis(site, found.plate), 0)
 
-    require_apart(found, visible, outcomes)
+    require_independence(found, visible, outcomes)
     return _recognised(found, told, priors, (hidden, visible))
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from numpyro_dp.families.sites import Prior
 from numpyro_dp.svi.guides.sigmoid_belief.recognise import Network
-from numpyro_dp.svi.vips.statistics import Phase, Programme
+from numpyro_dp.svi.vips.statistics import Phase, Schedule
 
 # Shares of the squared privacy loss, from prototypes on other data than any test.
 _START, _MATRIX = 0.25, 0.15
@@ -97,7 +97,7 @@ def principal_components(known: Known, count: int) -> tuple[Array, Array]:
     return values[::-1][:count], vectors[:, ::-1][:, :count]
 
 
-class BeliefProgramme(Programme):
+class BeliefSchedule(Schedule):
     """The three phases for one network at known shapes."""
 
     def __init__(

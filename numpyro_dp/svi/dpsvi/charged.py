@@ -14,7 +14,7 @@ from numpyro_dp.model.records import read_arguments
 from numpyro_dp.svi.dpsvi.settings import Settings
 
 
-class MeteredSVI(numpyro.infer.SVI):
+class ChargedSVI(numpyro.infer.SVI):
     """NumPyro's SVI without the methods that would touch records unpaid, and with an account.
 
     :param settings: what else the object was given.
