@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 from numpyro_dp.accounting.bounds.proved import proved
 from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.accounting.pld.bound import UP
 from numpyro_dp.accounting.pld.composition import Composition
 from numpyro_dp.accounting.relation import Relation, check_relation
-
-# Once δ is read off chords, rounding of the last digits must not point downwards.
-_UP = 1 + 1e-12
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class PrivacyCurve:
         return current
 
     def _outside(self, epsilon: float) -> float:
-        return (1 + math.exp(min(epsilon, 700.0))) * self.distance * _UP
+        return (1 + math.exp(min(epsilon, 700.0))) * self.distance * UP
 
     def _least_total(self, epsilon: float) -> float:
         """Return the running minimum over [0, ε] of δ_PLD + (1 + e^ε)·distance, convex in e^ε."""

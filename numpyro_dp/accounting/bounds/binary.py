@@ -35,6 +35,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from numpyro_dp.accounting.pld.bound import UP
 from numpyro_dp.accounting.pld.profiles import FARTHEST
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 
@@ -43,7 +44,6 @@ BLOCK = 16
 _POINTS_A_DEVIATION = 8
 _FEWEST = 64
 _REACH = 12.0
-_UP = 1 + 1e-12
 _ORDER_STRIDE = 3
 
 
@@ -107,7 +107,7 @@ def family_renyi(family: PairFamily) -> Array:
     moments = [
         _log_moment(both, chance, slope) + 1e-15 * min(slope * largest, 1.0) for slope in slopes
     ]
-    return np.interp(ORDERS - 1, slopes, moments) / (ORDERS - 1) * _UP
+    return np.interp(ORDERS - 1, slopes, moments) / (ORDERS - 1) * UP
 
 
 def _log_moment(family: PairFamily, chance: Array, slope: float) -> float:
@@ -125,7 +125,7 @@ def family_delta(family: PairFamily, epsilon: float) -> float:
     """Return δ of one step at ``epsilon`` ≥ 0: the largest over the pairs in both orders."""
     both = family.mirrored()
     gain = both.chance * -np.expm1(np.minimum(epsilon - both.up, 0.0))
-    return min(float(gain.max()) * _UP, 1.0)
+    return min(float(gain.max()) * UP, 1.0)
 
 
 def block_deltas(family: PairFamily, count: int) -> tuple[float, Array]:
@@ -155,7 +155,7 @@ def block_deltas(family: PairFamily, count: int) -> tuple[float, Array]:
         for pair in range(pairs):
             moved = _read(padded, rise, terms[pair]) + _read(padded, rise, terms[pairs + pair])
             np.maximum(best, moved, out=best)
-        value = np.minimum(best * _UP, 1.0)
+        value = np.minimum(best * UP, 1.0)
         rows[row] = value[points:]
     return spacing, rows
 
