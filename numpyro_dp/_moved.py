@@ -104,6 +104,14 @@ _NEW = {
     for old, new in (pair.split("=") for pair in moved.split())
 }
 
+# Classes of stored objects that have another name now, by old module.
+_RENAMED = {
+    "svi.settings": {"Settings": "DPSVISettings"},
+    "svi.guides.polya_gamma_base": {"Known": "KnownWeights", "Settings": "PolyaGammaSettings"},
+    "svi.guides.lda_programme": {"Known": "KnownTopics"},
+    "svi.guides.sigmoid_belief_programme": {"Known": "KnownUnits"},
+}
+
 
 class _Alias(MetaPathFinder, Loader):
     """Finds a module by its old name; its attributes are those of the new one."""
@@ -117,20 +125,22 @@ class _Alias(MetaPathFinder, Loader):
         return ModuleType(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        found = formerly(_NEW[module.__name__])
+        renamed = _RENAMED.get(module.__name__.removeprefix("numpyro_dp."), {})
+        found = formerly(_NEW[module.__name__], renamed)
         if module.__name__ == "numpyro_dp.mcmc.statement":
             module.Described = _Described  # ty: ignore[missing-attribute]
         module.__getattr__ = found  # ty: ignore[invalid-assignment]
 
 
-def formerly(module: str) -> Callable[[str], Any]:
+def formerly(module: str, renamed: Mapping[str, str] | None = None) -> Callable[[str], Any]:
     """``__getattr__`` of a package that was a module, whose contents are in ``module`` now."""
+    names = renamed or {}
 
     def found(name: str) -> Any:
         # Names in lower case are those of submodules, which are asked for before they are there.
         if name.startswith("__") or (name.islower() and not name.startswith("_")):
             raise AttributeError(name)
-        return getattr(import_module(module), name)
+        return getattr(import_module(module), names.get(name, name))
 
     return found
 

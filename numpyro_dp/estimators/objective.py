@@ -16,7 +16,7 @@ from numpyro_dp.accounting.events import (
     TotalVariation,
 )
 from numpyro_dp.estimators.noise import GammaNorm, Gaussian
-from numpyro_dp.estimators.perturbation import PerturbationEstimator, Plan
+from numpyro_dp.estimators.perturbation import PerturbationEstimator, PerturbationPlan
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.estimators.release import LatticeOutput
 from numpyro_dp.families.glm import GaussianPrior
@@ -133,7 +133,7 @@ class ObjectivePerturbation(PerturbationEstimator):
         wanted = beta / math.expm1(_CURVATURE_SHARE * self.privacy.epsilon)
         return max(wanted - prior.least, 0.0)
 
-    def _plan(self, stated: Problem) -> Plan:
+    def _plan(self, stated: Problem) -> PerturbationPlan:
         least = math.log1p(stated.record_smoothness / stated.strong_convexity)
         if self.privacy is not None and least >= self.privacy.epsilon:
             needed = stated.record_smoothness / math.expm1(self.privacy.epsilon / 2)
@@ -159,7 +159,7 @@ class ObjectivePerturbation(PerturbationEstimator):
         output = LatticeOutput(_output_sd(stated, multiplier, achieved), stated.dim)
         charged = achieved + stated.strong_convexity * output.rounding
         release = self._event(stated, multiplier, charged, output.noise_sd)
-        return Plan(
+        return PerturbationPlan(
             problem=tilted,
             iterations=iterations,
             tilt=tilt,

@@ -13,7 +13,7 @@ from numpyro_dp.accounting.events import (
     OutputPerturbationRelease,
     TotalVariation,
 )
-from numpyro_dp.estimators.perturbation import PerturbationEstimator, Plan
+from numpyro_dp.estimators.perturbation import PerturbationEstimator, PerturbationPlan
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.estimators.release import LatticeOutput
 from numpyro_dp.families.glm import GaussianPrior
@@ -75,7 +75,7 @@ class OutputPerturbation(PerturbationEstimator):
         spread = float(np.trace(np.linalg.inv(prior.precision)))
         return max((harm / spread) ** (1 / 3) - prior.least, 0.0)
 
-    def _plan(self, stated: Problem) -> Plan:
+    def _plan(self, stated: Problem) -> PerturbationPlan:
         tolerance, iterations = self._solver(stated)
         distance = LatticeOutput(1.0, stated.dim).tv
 
@@ -94,7 +94,7 @@ class OutputPerturbation(PerturbationEstimator):
             return ComposedDpEvent([release, TotalVariation(distance)])
 
         multiplier = self._multiplier(event)
-        return Plan(
+        return PerturbationPlan(
             problem=stated,
             iterations=iterations,
             tilt=None,

@@ -47,7 +47,7 @@ _HEADROOM = 4.0
 _RELATIVE_TOLERANCE = 1e-6
 
 
-class Plan(NamedTuple):
+class PerturbationPlan(NamedTuple):
     """Everything fixed before the data is touched.
 
     - **problem**: the constants of what is solved.
@@ -131,7 +131,7 @@ class PerturbationEstimator:
         """Curvature of the ridge that is added to the prior where none is given."""
 
     @abstractmethod
-    def _plan(self, stated: Problem) -> Plan:
+    def _plan(self, stated: Problem) -> PerturbationPlan:
         """Fix noise, solver and event for a problem without a linear term."""
 
     @abstractmethod
@@ -172,7 +172,7 @@ class PerturbationEstimator:
             privacy=self._account.report(self._facts(wall, plan), delta=self.delta),
         )
 
-    def plan(self, wall: PrivateModel) -> tuple[GLM, Plan]:
+    def plan(self, wall: PrivateModel) -> tuple[GLM, PerturbationPlan]:
         """Recognise a split model and fix every number; nothing is charged or touched."""
         glm = recognise(wall)
         loss = glm.loss(
@@ -227,7 +227,7 @@ class PerturbationEstimator:
             )
         return tolerance, count
 
-    def _facts(self, wall: PrivateModel, plan: Plan) -> RunFacts:
+    def _facts(self, wall: PrivateModel, plan: PerturbationPlan) -> RunFacts:
         size = None if self._account.private_size else wall.num_records
         options = "the model, its priors and every option of the estimator"
         return RunFacts(
@@ -245,7 +245,7 @@ class PerturbationEstimator:
         )
 
 
-def _notes(plan: Plan) -> tuple[str, ...]:
+def _notes(plan: PerturbationPlan) -> tuple[str, ...]:
     stated = plan.problem
     notes: tuple[str, ...] = (
         f"Rows of the design longer than {stated.row_norm:g} were projected to that norm, the "
@@ -269,7 +269,7 @@ def _notes(plan: Plan) -> tuple[str, ...]:
 
 
 def _solve_and_release(
-    glm: GLM, plan: Plan, records: list[Array], key: Any, one_by_one: bool
+    glm: GLM, plan: PerturbationPlan, records: list[Array], key: Any, one_by_one: bool
 ) -> np.ndarray:
     stated = plan.problem
     tilt_key, output_key = random.split(key)

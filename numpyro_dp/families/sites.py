@@ -67,7 +67,7 @@ class Prior(NamedTuple):
     rate_of: str | None = None
 
 
-class Told(NamedTuple):
+class TracedOutputs(NamedTuple):
     """Programs of one trace, each asked for by name."""
 
     labelled: Labelled
@@ -80,7 +80,7 @@ class Told(NamedTuple):
         part: Callable[..., Any],
         latents: dict[str, jax.ShapeDtypeStruct],
         rows: int | None = 1,
-    ) -> Told:
+    ) -> TracedOutputs:
         """Trace a part of the model at latents, one record (or all of them) and a key."""
         with explained(None if rows is None else found.plate):
             program = trace_program(part, latents, found.layout.structs(rows), key_struct())
@@ -278,13 +278,13 @@ def read_priors(
             }
         return {name: {p: v for (n, p), v in out.items() if n == name} for name in latents}
 
-    every = Told.of(found, laws, latents, rows=None).labelled
+    every = TracedOutputs.of(found, laws, latents, rows=None).labelled
     # A statistic computed from records elsewhere would pass for a public constant.
     require_no_closure(every.pruned(lambda _: True), found.layout, found.num_records)
     priors = {}
     for name, struct in latents.items():
         own = tuple((g, p) if g == name else ("", "") for g, p in every.labels)
-        told = Told(every._replace(labels=own), latents)
+        told = TracedOutputs(every._replace(labels=own), latents)
         known, event_dim = kinds[name]
         priors[name] = _prior(name, known, struct.shape, event_dim, told)
     for name, prior in priors.items():
@@ -310,7 +310,9 @@ def _in_place_of(name: str, fn: dist.Distribution) -> str:
     )
 
 
-def _prior(name: str, known: type, shape: tuple[int, ...], event_dim: int, told: Told) -> Prior:
+def _prior(
+    name: str, known: type, shape: tuple[int, ...], event_dim: int, told: TracedOutputs
+) -> Prior:
     others = told.reads("scale")[0] if known is dist.Normal else []
     root = root_of(told, "scale", others[0]) if len(others) == 1 else None
     if root is not None:
@@ -346,7 +348,7 @@ class Root(NamedTuple):
     power: int
 
 
-def root_of(told: Told, name: str, latent: str) -> Root | None:
+def root_of(told: TracedOutputs, name: str, latent: str) -> Root | None:
     """Recognise a scale as the root of (the inverse of) a latent, at made-up values of it."""
     struct = told.latents[latent]
     pruned, place = told.pruned(name), list(told.latents).index(latent)

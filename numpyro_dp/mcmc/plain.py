@@ -46,6 +46,10 @@ class ChargedState(NamedTuple):
     inner: Any
 
 
+# Its name in states that the last version pickled.
+MeteredState = ChargedState
+
+
 def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict) -> ChargedState:
     """Charge ``num_steps`` for each key, then start the chains; see the module's docstring."""
     name, inputs = type(kernel).__name__, (rng_key, args, kwargs, init_params)

@@ -12,10 +12,10 @@ from scipy import linalg, optimize, stats
 
 import numpyro_dp as ndp
 from numpyro_dp.diagnostics.plan.bias import Bias
-from numpyro_dp.diagnostics.plan.steps import Steps
+from numpyro_dp.diagnostics.plan.steps import ChainSteps
 from numpyro_dp.diagnostics.plan.subject import planned_run
 from numpyro_dp.mcmc.sgmcmc.sghmc import FrictionDynamics
-from numpyro_dp.mcmc.sgmcmc.sgld import Langevin
+from numpyro_dp.mcmc.sgmcmc.sgld import LangevinDynamics
 from numpyro_dp.mcmc.sgmcmc.sgnht import Thermostat
 
 BUDGET = ndp.Budget(1.0, 1e-5)
@@ -90,13 +90,13 @@ def test_the_width_of_long_steps_is_that_of_the_linear_recursion(friction, pull)
     still = Thermostat(h**2, 1.0, friction / h).widened(h**2, curvature, batches)
     assert still == pytest.approx(exact * 2 * friction / noise[1, 1], rel=1e-6)
     if friction == 1.0:
-        same = Langevin(2 * h**2, 1.0).widened(2 * h**2, curvature, batches)
+        same = LangevinDynamics(2 * h**2, 1.0).widened(2 * h**2, curvature, batches)
         assert same == pytest.approx(exact, rel=1e-6)
 
 
 @pytest.mark.parametrize(
     "integrator",
-    [Langevin(1e-3, 2.0), FrictionDynamics(1e-3, 2.0, 5.0), Thermostat(1e-3, 2.0, 5.0)],
+    [LangevinDynamics(1e-3, 2.0), FrictionDynamics(1e-3, 2.0, 5.0), Thermostat(1e-3, 2.0, 5.0)],
 )
 def test_a_free_step_is_at_the_temperature_asked_for(integrator):
     free = integrator.free_step_size(30.0)
@@ -107,7 +107,9 @@ def test_a_free_step_is_at_the_temperature_asked_for(integrator):
 def test_steps_are_stable_up_to_twice_the_width():
     def size(**options):
         given = {"distance": 1.0, "noise": 1.0, "num_steps": 100, "batches": 0.0}
-        return Steps(Langevin(1e-3, 1.0), np.array([[50.0, 1.0]]), **{**given, **options})
+        return ChainSteps(
+            LangevinDynamics(1e-3, 1.0), np.array([[50.0, 1.0]]), **{**given, **options}
+        )
 
     # 1/(1 − ηλ/4) = 4; with β = 39 (a fortieth a step), (1 + 39ηλ/4) = 4(1 − ηλ/4).
     assert size().stable_size() == pytest.approx(3 / 50, rel=1e-6)

@@ -18,7 +18,7 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Relation, check_relation, privacy_curve
 from numpyro_dp.diagnostics.audit.likelihood_ratio import move_score
 from numpyro_dp.diagnostics.audit.lower_bound import best_verdict, epsilon_from_counts
-from numpyro_dp.diagnostics.audit.neighbours import Pair, check_null, take_apart
+from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair, check_null, take_apart
 from numpyro_dp.execution.keys import as_typed_keys, is_traced, seeded_key
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.sgmcmc.integrator import BoundGradientKernel
@@ -238,7 +238,7 @@ class _Sides(NamedTuple):
 
     bound: list[BoundKernel]
     records: list[list[Array]]
-    pair: Pair
+    pair: NeighbourPair
 
 
 def _both_sides(
@@ -278,7 +278,9 @@ class _MoveScore:
     kernel: BoundGradientKernel
     steps: int
 
-    def __call__(self, states: Any, records: list[Array], pair: Pair) -> Float[Array, " chains"]:
+    def __call__(
+        self, states: Any, records: list[Array], pair: NeighbourPair
+    ) -> Float[Array, " chains"]:
         def step(carry: tuple[Any, Array], _: None) -> tuple[tuple[Any, Array], None]:
             before, total = carry
             after = self.kernel.sample(before, records)
@@ -297,7 +299,9 @@ class _DrawsScore:
     num_samples: int
     score: Score
 
-    def __call__(self, states: Any, records: list[Array], _: Pair) -> Float[Array, " chains"]:
+    def __call__(
+        self, states: Any, records: list[Array], _: NeighbourPair
+    ) -> Float[Array, " chains"]:
         def step(states: Any, _: None) -> tuple[Any, dict]:
             states = self.kernel.sample(states, records)
             return states, jax.vmap(self.kernel.constrained)(states.z)
@@ -331,7 +335,7 @@ def _scores(
     num_chains: int,
     z: dict,
     records: list[Array],
-    pair: Pair,
+    pair: NeighbourPair,
 ) -> Float[np.ndarray, " chains"]:
     """Scores of independent chains, in chunks of one shape so that memory stays flat."""
     size = min(num_chains, _CHAINS_AT_ONCE)

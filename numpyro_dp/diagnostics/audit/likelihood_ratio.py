@@ -16,12 +16,12 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from numpyro_dp.diagnostics.audit.neighbours import Pair
+from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair
 from numpyro_dp.mcmc.sgmcmc.integrator import BoundGradientKernel
 
 
 def move_score(
-    kernel: BoundGradientKernel, pair: Pair, before: Any, after: Any
+    kernel: BoundGradientKernel, pair: NeighbourPair, before: Any, after: Any
 ) -> Float[Array, ""]:
     """Log likelihood ratio of one private step, the first data set of ``pair`` over the second.
 

@@ -17,7 +17,7 @@ from numpyro_dp.model.private_model import PrivateModel
 _PROBES = (0.0, 0.25, -0.75)
 
 
-class Pair(NamedTuple):
+class NeighbourPair(NamedTuple):
     """Two neighbouring data sets, taken apart.
 
     - **shared**: leaves of the records that both hold.
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
     other: list[Array]
 
 
-def take_apart(data: list[Array], neighbour: list[Array], relation: Relation) -> Pair:
+def take_apart(data: list[Array], neighbour: list[Array], relation: Relation) -> NeighbourPair:
     """The shared records and the differing one.
 
     :param data: record leaves of one data set, a row for each record.
@@ -64,10 +64,10 @@ def take_apart(data: list[Array], neighbour: list[Array], relation: Relation) ->
         for leaves, h in zip((data, neighbour), holds, strict=True)
     )
     shared = [jnp.delete(leaf, at, axis=0) for leaf in (data if holds[0] else neighbour)]
-    return Pair(shared, own, other)
+    return NeighbourPair(shared, own, other)
 
 
-def check_null(wall: PrivateModel, z: dict[str, Array], pair: Pair) -> None:
+def check_null(wall: PrivateModel, z: dict[str, Array], pair: NeighbourPair) -> None:
     """Refuse a pair of which neither differing record is null, as ``zero_out`` asks.
 
     :param z: an unconstrained position; the gradient is looked at there and nearby.

@@ -8,7 +8,7 @@ from typing import Literal
 
 from numpyro_dp.diagnostics.plan.bias import SiteBias
 from numpyro_dp.diagnostics.plan.signal import Gains, SignalModel
-from numpyro_dp.diagnostics.plan.steps import WIDENED, Steps
+from numpyro_dp.diagnostics.plan.steps import WIDENED, ChainSteps
 from numpyro_dp.diagnostics.plan.subject import PlannedRun
 from numpyro_dp.mcmc.sgmcmc.relaxation import ENOUGH
 
@@ -46,7 +46,7 @@ class Findings:
     reached: float | None
     bias: tuple[SiteBias, ...]
     balanced: float
-    chain: Steps | None
+    chain: ChainSteps | None
 
     @property
     def gain(self) -> float:
@@ -126,7 +126,7 @@ class Findings:
         """Whether a report of the run would call its draws no posterior."""
         return self.chain is not None and self.chain.times() < ENOUGH
 
-    def _shorter_steps(self, chain: Steps) -> str:
+    def _shorter_steps(self, chain: ChainSteps) -> str:
         size = chain.stable_size()
         said = (
             f"a step_size of at most {size:.2g}: longer ones overshoot the steepest direction, or "
@@ -201,7 +201,7 @@ class Findings:
             found.append(self._longer_way(chain))
         return found
 
-    def _cooler(self, chain: Steps, size: float) -> str:
+    def _cooler(self, chain: ChainSteps, size: float) -> str:
         heat = chain.temperature(size)
         free = chain.integrator.free_step_size(chain.noise)
         return (
@@ -215,7 +215,7 @@ class Findings:
             "likelihood_power: at no step_size is the noise cool and the slowest direction there"
         )
 
-    def _more_times(self, chain: Steps) -> str:
+    def _more_times(self, chain: ChainSteps) -> str:
         longer = self._longer_steps(chain)
         what = (
             f"{longer}, or more steps"
@@ -227,7 +227,7 @@ class Findings:
             f"and below about {ENOUGH:g} its draws are no posterior"
         )
 
-    def _longer_way(self, chain: Steps) -> str:
+    def _longer_way(self, chain: ChainSteps) -> str:
         longer = self._longer_steps(chain)
         what = f"{longer}, or more steps" if longer else f"more steps, or {_PRECONDITIONER}"
         return (
@@ -235,7 +235,7 @@ class Findings:
             "posterior sds from its place"
         )
 
-    def _longer_steps(self, chain: Steps) -> str:
+    def _longer_steps(self, chain: ChainSteps) -> str:
         """A step size that is stable, cool and longer than the run's; empty if there is none."""
         size = self.studied.step_size
         most = min(chain.stable_size(), chain.integrator.free_step_size(chain.noise))

@@ -16,7 +16,7 @@ _HALVINGS = 60
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class ChainSteps:
     """A chain in directions of known curvature, one row for each truth drawn from the prior.
 
     :param integrator: how a gradient moves the position.
@@ -34,7 +34,7 @@ class Steps:
     num_steps: int
     batches: float
 
-    def on_full_batches(self) -> Steps:
+    def on_full_batches(self) -> ChainSteps:
         """The same chain without the noise of mini-batches."""
         return replace(self, batches=0.0)
 

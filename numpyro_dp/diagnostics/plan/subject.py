@@ -17,7 +17,7 @@ from numpyro_dp.diagnostics.plan.bias import Bias
 from numpyro_dp.diagnostics.plan.rehearsal import GuideGradient, Rehearsal
 from numpyro_dp.diagnostics.plan.rehearsed_fit import SimulatedFit
 from numpyro_dp.diagnostics.plan.signal import SignalModel
-from numpyro_dp.diagnostics.plan.steps import Steps
+from numpyro_dp.diagnostics.plan.steps import ChainSteps
 from numpyro_dp.diagnostics.plan.synthetic_records import (
     LikelihoodGradient,
     Shares,
@@ -127,12 +127,12 @@ class PlannedRun:
             self.weights,
         )
 
-    def steps(self, signal_model: SignalModel) -> Steps | None:
+    def steps(self, signal_model: SignalModel) -> ChainSteps | None:
         """The steps of a chain whose step size is a number."""
         if self.step_size is None or self.integrator is None:
             return None
         distance, rate = signal_model.distance, self.mechanism.sampling_rate
-        return Steps(
+        return ChainSteps(
             self.integrator,
             signal_model.information() + distance**-2.0,
             distance,

@@ -18,7 +18,7 @@ from numpyro_dp.accounting import Relation
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.glm import recognise
 from numpyro_dp.mcmc.kernel import PrivateKernel
-from numpyro_dp.mcmc.metropolis.plan import Settings, planned
+from numpyro_dp.mcmc.metropolis.plan import MetropolisSettings, planned
 from numpyro_dp.mcmc.metropolis.proposals import Move, RandomWalk, check_public_moves
 from numpyro_dp.mcmc.metropolis.step import BoundMetropolis
 from numpyro_dp.mcmc.sgmcmc.kernel import by_coordinate, dimension
@@ -275,8 +275,10 @@ class DPFastMH(PrivateKernel):
             public_moves=self.public_moves,
         )
 
-    def _settings(self, wall: PrivateModel, directional: bool, relation: Relation) -> Settings:
-        return Settings(
+    def _settings(
+        self, wall: PrivateModel, directional: bool, relation: Relation
+    ) -> MetropolisSettings:
+        return MetropolisSettings(
             acceptance=self.acceptance,
             lipschitz=self.lipschitz,
             smoothness=self.smoothness,

@@ -22,10 +22,10 @@ from numpyro_dp.mcmc.metropolis.privacy_filter import (
     COST_RANGE,
     BatchCost,
     BitCost,
-    Charge,
     FilteredCharge,
     FixedCharge,
     PairwiseBound,
+    StepCharge,
     metered,
 )
 from numpyro_dp.mechanisms.accept.fixed_point import FixedPointGrid
@@ -58,7 +58,7 @@ _NON_PRIVATE_GRID = FixedPointGrid(2.0**-24, 14)
 
 
 @dataclass(frozen=True)
-class Settings:
+class MetropolisSettings:
     """What a plan is made from: public values, hashable.
 
     :param acceptance: name of the acceptance test.
@@ -143,7 +143,7 @@ def _known(value: float | None, name: str) -> float:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MetropolisPlan:
     """How a step decides and what it costs; every number fixed.
 
     :param test: the acceptance test.
@@ -155,9 +155,9 @@ class Plan:
 
     test: AcceptanceTest
     log_ratio: LogRatio
-    charge: Charge
+    charge: StepCharge
     power: float
-    settings: Settings
+    settings: MetropolisSettings
 
     @property
     def tv(self) -> float:
@@ -167,21 +167,21 @@ class Plan:
 
 @lru_cache(maxsize=64)
 def planned(
-    settings: Settings,
+    settings: MetropolisSettings,
     *,
     num_steps: int,
     num_chains: int,
     relation: Relation,
     budget: Budget | None,
     delta: float,
-) -> Plan:
+) -> MetropolisPlan:
     """The plan of a run, what is free in ``settings`` calibrated to ``budget``.
 
     :raises ValueError: when the run does not fit the budget, or the settings do not fit together.
     """
     overflow = min(_OVERFLOW, 1e-3 * delta / num_steps)
 
-    def made(settings: Settings) -> Plan:
+    def made(settings: MetropolisSettings) -> MetropolisPlan:
         return _plan(settings, num_steps, num_chains, overflow)
 
     if budget is None:
@@ -203,7 +203,7 @@ def planned(
     return made(free(calibrate(run, budget, relation)))
 
 
-def _free(settings: Settings) -> Callable[[float], Settings] | None:
+def _free(settings: MetropolisSettings) -> Callable[[float], MetropolisSettings] | None:
     """From a number that falls in privacy loss as noise does, to the settings it stands for."""
     if settings.record_bound is not None:
         if settings.rho is None:
@@ -230,7 +230,7 @@ def _require_fit(event: DpEvent, budget: Budget, relation: Relation) -> None:
     )
 
 
-def _run_event(settings: Settings, num_steps: int, overflow: float) -> DpEvent:
+def _run_event(settings: MetropolisSettings, num_steps: int, overflow: float) -> DpEvent:
     """The event of a run, without building anything: what a calibration looks at."""
     tables = _table_tv(settings, overflow)
     if settings.rho is not None and settings.record_bound is not None:
@@ -238,12 +238,12 @@ def _run_event(settings: Settings, num_steps: int, overflow: float) -> DpEvent:
     return FixedCharge(1, _step_event(settings), tables).event(num_steps, start=0, num_chains=1)
 
 
-def _table_tv(settings: Settings, overflow: float) -> float:
+def _table_tv(settings: MetropolisSettings, overflow: float) -> float:
     rows = 0.0 if settings.batch_size is None else 4 * overflow
     return rows + 2.0**-44
 
 
-def _step_event(settings: Settings) -> DpEvent:
+def _step_event(settings: MetropolisSettings) -> DpEvent:
     """The event of one step at a bound fixed in advance."""
     if not settings.private or settings.too_wide:
         # Too wide a step only a calibration asks for, on its way to a power that it can take.
@@ -271,7 +271,9 @@ def _step_event(settings: Settings) -> DpEvent:
     )
 
 
-def _plan(settings: Settings, num_steps: int, num_chains: int, overflow: float) -> Plan:
+def _plan(
+    settings: MetropolisSettings, num_steps: int, num_chains: int, overflow: float
+) -> MetropolisPlan:
     if settings.power is None:
         raise ValueError(
             "likelihood_power=None lets a budget choose the power: give privacy=, or a number"
@@ -282,7 +284,7 @@ def _plan(settings: Settings, num_steps: int, num_chains: int, overflow: float) 
         )
         whole = UnclippedBatch(_NON_PRIVATE_GRID)
         charge = FixedCharge(1, NonPrivateDpEvent(), 0.0)
-        return Plan(test, whole, charge, settings.power, settings)
+        return MetropolisPlan(test, whole, charge, settings.power, settings)
     if settings.record_bound is not None:
         return _filtered(settings, num_steps, num_chains, overflow)
     if settings.batch_size is not None:
@@ -291,10 +293,12 @@ def _plan(settings: Settings, num_steps: int, num_chains: int, overflow: float) 
     log_ratio = FullBatch(test.grid, test.largest, settings.one_by_one)
     picking = PICK_TV if settings.num_candidates > 1 else 0.0
     charge = FixedCharge(limit, _step_event(settings), test.tv + picking)
-    return Plan(test, log_ratio, charge, _known(settings.power, "likelihood_power"), settings)
+    return MetropolisPlan(
+        test, log_ratio, charge, _known(settings.power, "likelihood_power"), settings
+    )
 
 
-def _full_test(settings: Settings) -> tuple[AcceptanceTest, int]:
+def _full_test(settings: MetropolisSettings) -> tuple[AcceptanceTest, int]:
     """Test and largest integer of a record, for exact sums at a bound fixed in advance."""
     if settings.too_wide:
         raise ValueError(
@@ -311,7 +315,7 @@ def _full_test(settings: Settings) -> tuple[AcceptanceTest, int]:
     return test, test.largest
 
 
-def _batched(settings: Settings, overflow: float) -> Plan:
+def _batched(settings: MetropolisSettings, overflow: float) -> MetropolisPlan:
     share = settings.num_records * settings.bound / settings.mean_batch
     margin = _BATCH_MARGIN if settings.acceptance == "barker" else 1.0
     # Too small a batch is refused below, by name.
@@ -324,10 +328,14 @@ def _batched(settings: Settings, overflow: float) -> Plan:
     log_ratio.limit(settings.bound)
     limit = log_ratio.limit(settings.bound / margin)
     charge = FixedCharge(limit, _step_event(settings), test.tv + log_ratio.tv)
-    return Plan(test, log_ratio, charge, _known(settings.power, "likelihood_power"), settings)
+    return MetropolisPlan(
+        test, log_ratio, charge, _known(settings.power, "likelihood_power"), settings
+    )
 
 
-def _filtered(settings: Settings, num_steps: int, num_chains: int, overflow: float) -> Plan:
+def _filtered(
+    settings: MetropolisSettings, num_steps: int, num_chains: int, overflow: float
+) -> MetropolisPlan:
     rho, power = settings.rho, settings.power
     if rho is None or settings.record_bound is None or power is None:
         raise ValueError(
@@ -357,10 +365,10 @@ def _filtered(settings: Settings, num_steps: int, num_chains: int, overflow: flo
     picking = PICK_TV if settings.num_candidates > 1 else 0.0
     tv = test.tv + log_ratio.tv + picking
     charge = FilteredCharge(bound, nats, largest, cost, rho_unit, steps, tv)
-    return Plan(test, log_ratio, charge, power, settings)
+    return MetropolisPlan(test, log_ratio, charge, power, settings)
 
 
-def _filtered_test(settings: Settings, widest: float) -> AcceptanceTest:
+def _filtered_test(settings: MetropolisSettings, widest: float) -> AcceptanceTest:
     """A test whose largest record would use up a chain's share at once."""
     if settings.acceptance == "barker":
         return Barker(*fine_grid(widest, COST_RANGE))

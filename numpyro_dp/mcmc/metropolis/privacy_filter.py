@@ -32,7 +32,7 @@ COST_RANGE = 1 << 20
 _HEAD_START = 0.1
 
 
-class Charge(Protocol):
+class StepCharge(Protocol):
     """How steps are bounded and charged; frozen, fixed before any data is seen."""
 
     @property

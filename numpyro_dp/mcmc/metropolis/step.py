@@ -18,7 +18,7 @@ from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.families.glm import recognise
 from numpyro_dp.families.losses import Row
 from numpyro_dp.mcmc.kernel import BoundKernel
-from numpyro_dp.mcmc.metropolis.plan import Plan
+from numpyro_dp.mcmc.metropolis.plan import MetropolisPlan
 from numpyro_dp.mcmc.metropolis.privacy_filter import FilteredCharge
 from numpyro_dp.mcmc.metropolis.proposals import Move, RandomWalk, move_publicly
 from numpyro_dp.mechanisms.accept.log_ratio import FullBatch, RecordChange, RecordTerm
@@ -73,7 +73,7 @@ class BoundMetropolis(BoundKernel):
     """A Metropolis kernel with proposal, bound, noise and charge fixed."""
 
     walk: RandomWalk
-    plan: Plan
+    plan: MetropolisPlan
     public_moves: tuple[Move, ...]
 
     @property

@@ -28,7 +28,7 @@ class SGLDState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Langevin:
+class LangevinDynamics:
     """θ ← θ + (η/2)·gradient + fresh noise, the privacy noise counted into the Langevin noise."""
 
     derived: ClassVar[tuple[str, ...]] = ()
@@ -152,6 +152,6 @@ class DPSGLD(GradientKernel):
         True
     """
 
-    def integrator(self, sampling_rate: float) -> Langevin:
+    def integrator(self, sampling_rate: float) -> LangevinDynamics:
         step = self.step_size if callable(self.step_size) else float(self.step_size)
-        return Langevin(step, float(self.temperature))
+        return LangevinDynamics(step, float(self.temperature))

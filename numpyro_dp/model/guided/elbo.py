@@ -31,7 +31,7 @@ Sites = OrderedDict[str, dict[str, Any]]
 Traces = tuple[Sites, Sites]
 
 
-class Pair(NamedTuple):
+class ModelAndGuide(NamedTuple):
     """A model and its guide, as they meet their arguments."""
 
     model: Callable[..., Any]
@@ -74,7 +74,7 @@ class Pair(NamedTuple):
         return guide_trace, trace(replayed)
 
 
-class Bound(NamedTuple):
+class TracedElbo(NamedTuple):
     """What tracing a model with its guide gives; every program takes constrained parameters.
 
     - **params**, **constrained**: shapes of the parameters, unconstrained and on their supports.
@@ -97,7 +97,7 @@ class Bound(NamedTuple):
     term: Pruned
 
 
-def trace_bound(pair: Pair, private_size: bool) -> Bound:
+def trace_bound(pair: ModelAndGuide, private_size: bool) -> TracedElbo:
     """Trace a pair and judge it; raises before any data could be touched."""
     rows = pair.layout.rows
     starts, transforms = _parameters(pair, rows)
@@ -114,7 +114,7 @@ def trace_bound(pair: Pair, private_size: bool) -> Bound:
             dropped += _require_same(whole, longer, pair.plate)
     kept = {k: v for k, v in out["deterministic"].items() if k not in dropped}
     values = {**_constrained(params, transforms), **out["latent"]}
-    bound = Bound(
+    bound = TracedElbo(
         params=params,
         constrained=_constrained(params, transforms),
         transforms=transforms,
@@ -132,7 +132,7 @@ def trace_bound(pair: Pair, private_size: bool) -> Bound:
     return bound
 
 
-def _parameters(pair: Pair, rows: int) -> tuple[Program, dict[str, Any]]:
+def _parameters(pair: ModelAndGuide, rows: int) -> tuple[Program, dict[str, Any]]:
     """Unconstrained starts and transforms of all parameters; refuses those of single records."""
     supports: dict[str, Any] = {}
     inside: set[str] = set()
@@ -183,7 +183,9 @@ def _require_same_start(here: Program, there: Program, plate: str) -> None:
         )
 
 
-def _require_match(pair: Pair, guide_trace: dict[str, Any], model_trace: dict[str, Any]) -> None:
+def _require_match(
+    pair: ModelAndGuide, guide_trace: dict[str, Any], model_trace: dict[str, Any]
+) -> None:
     """Every latent needs a law in the guide, inside the plate exactly where the model has it."""
     for site in pair.structure.of_kind("latent"):
         drawn = guide_trace.get(site.name)
@@ -211,7 +213,7 @@ def _constrained(params: Mapping[str, Any], transforms: Mapping[str, Any]) -> di
 
 
 def _label(
-    pair: Pair, params: Mapping[str, Any], transforms: Mapping[str, Any], rows: int
+    pair: ModelAndGuide, params: Mapping[str, Any], transforms: Mapping[str, Any], rows: int
 ) -> Labelled:
     """Everything outside the plate, on all records and without a value, a name for each output."""
     summed = {s.name for s in pair.structure.of_kind("discrete")}
@@ -248,7 +250,7 @@ def _reads(whole: Labelled, group: str, name: str) -> list[str]:
     return [r for r in whole.reads(whole.pruned(lambda label: label == (group, name))) if r]
 
 
-def _refuse_readers(whole: Labelled, group: str, pair: Pair) -> None:
+def _refuse_readers(whole: Labelled, group: str, pair: ModelAndGuide) -> None:
     if not any(whole.reads(whole.pruned(lambda label: label[0] == group))):
         return
     for name in whole.program.out[group]:
@@ -278,7 +280,7 @@ def _require_same(whole: Labelled, longer: Labelled, plate: str) -> list[str]:
     return dropped
 
 
-def _term(pair: Pair, values: Mapping[str, Any]) -> Pruned:
+def _term(pair: ModelAndGuide, values: Mapping[str, Any]) -> Pruned:
     """A record's term, traced on one row alone."""
     discrete = pair.structure.of_kind("discrete")
     if pair.local and discrete:
@@ -289,7 +291,7 @@ def _term(pair: Pair, values: Mapping[str, Any]) -> Pruned:
     return record_program(pair.rows, pair.layout, values, drawn=bool(pair.local))
 
 
-def check_sum(pair: Pair, bound: Bound) -> None:
+def check_sum(pair: ModelAndGuide, bound: TracedElbo) -> None:
     """Refuse a pair whose bound is no sum over records, as far as made-up records can tell.
 
     For models without a wall, which is checked itself.
@@ -309,7 +311,7 @@ def check_sum(pair: Pair, bound: Bound) -> None:
 
 
 def _own_latents(
-    pair: Pair, values: dict[str, Any], rows: list[jax.Array], keys: jax.Array
+    pair: ModelAndGuide, values: dict[str, Any], rows: list[jax.Array], keys: jax.Array
 ) -> dict[str, jax.Array]:
     """Each row's own latents side by side, drawn as when it is alone."""
     guided = pair.guided

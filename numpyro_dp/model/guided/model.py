@@ -18,7 +18,7 @@ from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
-from numpyro_dp.model.guided.elbo import Bound, Pair, check_sum, trace_bound
+from numpyro_dp.model.guided.elbo import ModelAndGuide, TracedElbo, check_sum, trace_bound
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.messages import with_causes
 from numpyro_dp.model.private_model import Frozen, PrivateModel, private_model, x64
@@ -121,7 +121,7 @@ class VariationalModel(Frozen):
     layout: Layout
     private_size: bool
     _identity: tuple[Any, ...]
-    _bound: Bound
+    _bound: TracedElbo
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class VariationalModel(Frozen):
         structure = read_structure(model, found.layout, init_to_uniform())
         if read:
             refuse_captured_arrays(guide, found.layout, found.num_records, whose="the guide")
-        pair = Pair(model, guide, found.layout, structure, found.plate, found.num_records)
+        pair = ModelAndGuide(model, guide, found.layout, structure, found.plate, found.num_records)
         bound = trace_bound(pair, private_size)
         if read and found.wall is None:
             check_sum(pair, bound)

@@ -11,7 +11,7 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant
 from numpyro_dp.execution.account import Account
 from numpyro_dp.model.records import read_arguments
-from numpyro_dp.svi.dpsvi.settings import Settings
+from numpyro_dp.svi.dpsvi.settings import DPSVISettings
 
 
 class ChargedSVI(numpyro.infer.SVI):
@@ -28,7 +28,7 @@ class ChargedSVI(numpyro.infer.SVI):
         optim: Any,
         loss: Any,
         *,
-        settings: Settings,
+        settings: DPSVISettings,
         accountant: Accountant | None,
         **static_kwargs: Any,
     ) -> None:

@@ -35,7 +35,7 @@ from numpyro_dp.svi.dpsvi.checks import (
 from numpyro_dp.svi.dpsvi.curvature import CurvatureRelease, held_scales
 from numpyro_dp.svi.dpsvi.elbo import ElboTrace
 from numpyro_dp.svi.dpsvi.fit import Carry, Fit, run_steps, trace_steps
-from numpyro_dp.svi.dpsvi.plan import Plan
+from numpyro_dp.svi.dpsvi.plan import ReleasePlan
 from numpyro_dp.svi.dpsvi.report import (
     GIVEN_PARAMS,
     GIVEN_STATE,
@@ -43,7 +43,7 @@ from numpyro_dp.svi.dpsvi.report import (
     run_facts,
     unresolved_matrix,
 )
-from numpyro_dp.svi.dpsvi.settings import Settings
+from numpyro_dp.svi.dpsvi.settings import DPSVISettings
 from numpyro_dp.svi.dpsvi.start import fresh_state, resumed_state
 from numpyro_dp.svi.result import DPSVIRunResult
 
@@ -58,7 +58,7 @@ class _Ready(NamedTuple):
     target: VariationalModel
     records: tuple
     fit: Fit
-    plan: Plan
+    plan: ReleasePlan
     begin: Carry
     curvature: CurvatureRelease | None
 
@@ -173,7 +173,7 @@ class DPSVI(ChargedSVI):
         secure: bool = True,
         **static_kwargs: Any,
     ) -> None:
-        settings = Settings(
+        settings = DPSVISettings(
             clip_norm=clip_norm,
             batch_size=batch_size,
             sampling_rate=sampling_rate,
@@ -350,7 +350,9 @@ class DPSVI(ChargedSVI):
         losses = None if plan.elbo is None else plan.elbo.spread(last.losses)
         return DPSVIRunResult(constrained, self._last_state, losses, report, target.redacted())
 
-    def _bind(self, target: VariationalModel, state: SVIState, num_steps: int) -> tuple[Fit, Plan]:
+    def _bind(
+        self, target: VariationalModel, state: SVIState, num_steps: int
+    ) -> tuple[Fit, ReleasePlan]:
         """Fix every number of a run; nothing is charged or touched."""
         held = held_scales(self.guide, target, self._settings.scale, self._account.private_size)
         outcomes = self._settings.outcomes(target)
@@ -371,7 +373,7 @@ class DPSVI(ChargedSVI):
 
     def _prepared(
         self, num_steps: int, args: tuple, kwargs: dict, privacy: Budget | None = None
-    ) -> tuple[DPSVI, Fit, Plan, SVIState]:
+    ) -> tuple[DPSVI, Fit, ReleasePlan, SVIState]:
         """What :meth:`run` would do, from shapes alone; nothing is charged or touched."""
         svi = copy(self)
         if privacy is not None:

@@ -15,7 +15,7 @@ from numpyro_dp.svi.dpsvi.elbo import ElboRelease, ElboTrace
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReleasePlan:
     """Private sums of a run.
 
     :param gradient: one release a step.
@@ -60,7 +60,7 @@ def planned(
     curvature_share: float,
     elbo: ElboTrace | None = None,
     **shape: Any,
-) -> Plan:
+) -> ReleasePlan:
     """The private sums of a run of ``num_steps``.
 
     :param noise: noise multiplier of a step, or the budget that the whole run is calibrated to.
@@ -81,7 +81,7 @@ def planned(
             f"losses {shares['losses']:.0%}, which leaves nothing for the steps: lower share="
         )
 
-    def at(noise_multiplier: float) -> Plan:
+    def at(noise_multiplier: float) -> ReleasePlan:
         gradient = PrivateSum.create(
             noise_multiplier=noise_multiplier, num_steps=num_steps, delta=delta, **shape
         )
@@ -116,7 +116,7 @@ def planned(
                 max_records=shape["max_records"],
             )
             losses = ElboRelease(elbo, private_sum, elbo.middle(private_size))
-        return Plan(gradient, curvature, losses)
+        return ReleasePlan(gradient, curvature, losses)
 
     if not isinstance(noise, Budget):
         return at(noise)

@@ -10,7 +10,7 @@ from numpyro.infer import autoguide
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.model.guided.model import VariationalModel
-from numpyro_dp.svi.dpsvi.plan import Plan
+from numpyro_dp.svi.dpsvi.plan import ReleasePlan
 
 GIVEN_PARAMS = "the starting values given as init_params"
 GIVEN_STATE = (
@@ -26,7 +26,7 @@ _MATRICES = (
 
 
 def resolution_notes(
-    guide: Any, held: Sequence[str], plan: Plan, num_steps: int, average: float
+    guide: Any, held: Sequence[str], plan: ReleasePlan, num_steps: int, average: float
 ) -> tuple[str, ...]:
     """What privacy noise keeps a guide from learning, in sentences; from public values alone."""
     notes = []
@@ -55,7 +55,7 @@ def resolution_notes(
     return (*notes, *(() if unresolved is None else (unresolved,)))
 
 
-def unresolved_matrix(guide: Any, plan: Plan, num_steps: int) -> str | None:
+def unresolved_matrix(guide: Any, plan: ReleasePlan, num_steps: int) -> str | None:
     """What to say of a full-rank guide whose matrix drowns in noise; from public values alone."""
     mechanism = plan.gradient
     if not isinstance(guide, _MATRICES) or not mechanism.is_private:
@@ -73,7 +73,7 @@ def unresolved_matrix(guide: Any, plan: Plan, num_steps: int) -> str | None:
 
 def run_facts(
     target: VariationalModel,
-    plan: Plan,
+    plan: ReleasePlan,
     *,
     private_size: bool,
     centred: bool,

@@ -12,13 +12,13 @@ from numpyro_dp.execution import arguments
 from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.model.guided.outcomes import Outcomes
 from numpyro_dp.svi.dpsvi.elbo import ElboTrace
-from numpyro_dp.svi.dpsvi.plan import Plan, planned
+from numpyro_dp.svi.dpsvi.plan import ReleasePlan, planned
 
 _CURVATURE_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class DPSVISettings:
     """What :class:`~numpyro_dp.DPSVI` was given beside model, guide, optimiser and ledger."""
 
     clip_norm: float
@@ -80,7 +80,7 @@ class Settings:
         num_steps: int,
         delta: float,
         relation: Relation,
-    ) -> Plan:
+    ) -> ReleasePlan:
         """Fix every number of a run's releases; nothing is charged or touched."""
         private_size = relation == "add_remove"
         if private_size:

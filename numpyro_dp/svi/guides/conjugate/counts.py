@@ -25,7 +25,7 @@ from numpyro_dp.svi.guides.conjugate.family import (
 from numpyro_dp.svi.guides.conjugate.recognise import Reading
 
 
-class _Counts(Averaged):
+class _CountFamily(Averaged):
     """A family whose one latent site is a parameter of the outcome, entry by entry.
 
     - **parameter**: which one.
@@ -57,7 +57,7 @@ class _Counts(Averaged):
         return {self.site: draw(self.site, law, self.prior.event_dim)}
 
 
-class BetaBinomial(_Counts):
+class BetaBinomial(_CountFamily):
     """Successes in trials whose number is public; Bernoulli outcomes are single trials."""
 
     statistics, parameter = "counts of successes", "probs"
@@ -88,7 +88,7 @@ class BetaBinomial(_Counts):
         return self._named(a + weight * ones, b + weight * (self._trials - ones))
 
 
-class DirichletCategorical(_Counts):
+class DirichletCategorical(_CountFamily):
     """Categories of one or several outcomes a record."""
 
     statistics, parameter = "counts of categories", "probs"
@@ -121,7 +121,7 @@ class DirichletCategorical(_Counts):
         return self._named(alpha + self._worth(spread, noise) * counts)
 
 
-class GammaPoisson(_Counts):
+class GammaPoisson(_CountFamily):
     """Counts up to a public bound."""
 
     statistics, parameter = "sums of counts", "rate"

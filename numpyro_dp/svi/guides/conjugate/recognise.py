@@ -19,7 +19,7 @@ from numpyro_dp.families.sites import (
     CLOSE,
     FITS,
     Prior,
-    Told,
+    TracedOutputs,
     find_sites,
     hear,
     read_priors,
@@ -44,7 +44,7 @@ class Reading(NamedTuple):
     found: Outline
     site: str
     kind: str
-    told: Told
+    told: TracedOutputs
     slopes: Labelled
     priors: dict[str, Prior]
 
@@ -175,7 +175,7 @@ def read_model(found: Outline) -> Reading:
 
         return jax.jacfwd(moving)(values)
 
-    told = Told.of(found, lambda *inputs: {"row": row(*inputs)}, latents)
-    derived = Told.of(found, slopes, latents).labelled
+    told = TracedOutputs.of(found, lambda *inputs: {"row": row(*inputs)}, latents)
+    derived = TracedOutputs.of(found, slopes, latents).labelled
     priors = read_priors(found, wall.function, latents)
     return Reading(found, site, seen[-1], told, derived, priors)

@@ -32,7 +32,7 @@ _DELAY, _FORGETTING, _PAPER_SPREAD = 1024.0, 0.7, 0.1
 _PREPARED_AT_A_TIME = 1024
 
 
-class Known(NamedTuple):
+class KnownTopics(NamedTuple):
     """What has been released, and what follows.
 
     - **seen**: noisy frequencies of the words from the first release alone.
@@ -116,16 +116,16 @@ class Topics(Schedule):
             "privacy noise.",
         )
 
-    def start(self, key: Array) -> Known:
+    def start(self, key: Array) -> KnownTopics:
         """Random topics, to be bent to the word frequencies once these are known."""
         topics, words = self.read.topics_prior.shape
         drawn = random.exponential(key, (topics, words), jnp.float32)
         zeros = jnp.zeros((topics, words), jnp.float32)
         even = jnp.full(words, 1 / words, jnp.float32)
         zero = jnp.zeros((), jnp.float32)
-        return Known(even, zero, even, zeros, zero, self._prior() + drawn, drawn.T)
+        return KnownTopics(even, zero, even, zeros, zero, self._prior() + drawn, drawn.T)
 
-    def statistic(self, phase: int, state: Known, record: Sequence[Array]) -> Touched:
+    def statistic(self, phase: int, state: KnownTopics, record: Sequence[Array]) -> Touched:
         """Roots of a document's word counts, shared out among the topics after the first phase."""
         ids, counts = (leaf[0] for leaf in record)
         roots = self._counted(counts)[:, None]
@@ -143,8 +143,8 @@ class Topics(Schedule):
         return jnp.sqrt(counts)
 
     def advance(
-        self, phase: int, state: Known, released: Array, noise_sd: Array, step: Array
-    ) -> Known:
+        self, phase: int, state: KnownTopics, released: Array, noise_sd: Array, step: Array
+    ) -> KnownTopics:
         """Frequencies, then averaged counts and the topics' posterior."""
         sd = noise_sd[0]
         if phase == 0:
@@ -164,7 +164,9 @@ class Topics(Schedule):
             weights=word_weights(concentration),
         )
 
-    def _frequencies(self, state: Known, totals: Array, variance: Array) -> Float[Array, " words"]:
+    def _frequencies(
+        self, state: KnownTopics, totals: Array, variance: Array
+    ) -> Float[Array, " words"]:
         """Frequencies by the first release and by the words' sums over topics, by precision."""
         rows = totals.sum(0)
         total = jnp.maximum(rows.sum(), 1.0)
@@ -175,7 +177,7 @@ class Topics(Schedule):
         sd = jnp.where(both > 0, state.seen_sd * row_sd / jnp.sqrt(jnp.maximum(both, 1e-30)), 0)
         return frequencies(noisy, sd)
 
-    def _begin(self, state: Known, released: Array, sd: Array) -> Known:
+    def _begin(self, state: KnownTopics, released: Array, sd: Array) -> KnownTopics:
         total = jnp.maximum(released.sum(), 1.0)
         seen, seen_sd = released / total, sd / total
         unigram = frequencies(seen, seen_sd)
@@ -201,7 +203,7 @@ class Topics(Schedule):
             return prior
         return prior + self.choice.topic_weight * jnp.asarray(self.choice.init_topics)
 
-    def params(self, state: Known) -> Mapping[str, Array]:
+    def params(self, state: KnownTopics) -> Mapping[str, Array]:
         """The one parameter of the guide."""
         return {parameter_of(self.read.topics): state.concentration}
 
@@ -238,7 +240,7 @@ class PaperTopics(Topics):
             f"{self.phases[-1].clip_norm:.4g}.",
         )
 
-    def start(self, key: Array) -> Known:
+    def start(self, key: Array) -> KnownTopics:
         """Entries near one, as in Hoffman's online algorithm."""
         state = super().start(key)
         drawn = jnp.exp(
@@ -250,8 +252,8 @@ class PaperTopics(Topics):
         return counts
 
     def advance(
-        self, phase: int, state: Known, released: Array, noise_sd: Array, step: Array
-    ) -> Known:
+        self, phase: int, state: KnownTopics, released: Array, noise_sd: Array, step: Array
+    ) -> KnownTopics:
         """Natural parameters move a step of ``(delay + t)^-forgetting`` towards the noisy ones."""
         noisy = released.reshape(self.read.num_words, -1).T
         rho = (_DELAY + step + 1.0) ** -_FORGETTING

@@ -29,7 +29,7 @@ _LEAST = 0.05
 
 
 @dataclass(frozen=True)
-class Settings:
+class PolyaGammaSettings:
     """Options of a Pólya–Gamma run, all public.
 
     :param row_norm: bound on most rows before centring, without the intercept.
@@ -59,7 +59,7 @@ class Law(NamedTuple):
     rate: Float[Array, " groups"]
 
 
-class Known(NamedTuple):
+class KnownWeights(NamedTuple):
     """All that is carried: inputs, law, and what a design keeps for itself."""
 
     inputs: Inputs
@@ -67,7 +67,7 @@ class Known(NamedTuple):
     work: Any
 
 
-class Steps(Schedule):
+class PolyaGammaSchedule(Schedule):
     """Base of the designs: an optional centring phase, then the design's own.
 
     :param regression: the model.
@@ -77,7 +77,11 @@ class Steps(Schedule):
     """
 
     def __init__(
-        self, regression: Regression, found: Outline, settings: Settings, own: Sequence[Phase]
+        self,
+        regression: Regression,
+        found: Outline,
+        settings: PolyaGammaSettings,
+        own: Sequence[Phase],
     ) -> None:
         self.regression, self.found, self.settings = regression, found, settings
         centring = Phase(
@@ -89,7 +93,7 @@ class Steps(Schedule):
         self.phases = (centring, *own) if settings.centre else tuple(own)
         self._skipped = 1 if settings.centre else 0
 
-    def start(self, key: Array) -> Known:
+    def start(self, key: Array) -> KnownWeights:
         """The prior, before anything is released."""
         dim, prior = self.regression.dim, self.regression.prior
         dtype = self._dtype
@@ -99,17 +103,17 @@ class Steps(Schedule):
         # Where a precision is unknown its coefficients start at the prior's expectation of it.
         rate = jnp.asarray(prior.posterior_shape * prior.rate / np.maximum(prior.shape, 1e-6))
         law = Law(jnp.zeros(dim, dtype), jnp.zeros((dim, dim), dtype), rate.astype(dtype))
-        return Known(inputs, law, self.begin())
+        return KnownWeights(inputs, law, self.begin())
 
-    def statistic(self, phase: int, state: Known, record: Sequence[Array]) -> Array:
+    def statistic(self, phase: int, state: KnownWeights, record: Sequence[Array]) -> Array:
         """The record's part of the centre, or of the design's own release."""
         if phase < self._skipped:
             return self._centre_statistic(record)
         return self.own_statistic(phase - self._skipped, state, self.row(state.inputs, record))
 
     def advance(
-        self, phase: int, state: Known, released: Array, noise_sd: Array, step: Array
-    ) -> Known:
+        self, phase: int, state: KnownWeights, released: Array, noise_sd: Array, step: Array
+    ) -> KnownWeights:
         """What is known after a release."""
         released, noise_sd = released.astype(self._dtype), noise_sd.astype(self._dtype)[0]
         if phase < self._skipped:
@@ -120,7 +124,7 @@ class Steps(Schedule):
         """Record arrays of the arguments that the schedule was made for."""
         return self.regression.glm.wall.records(args, kwargs)
 
-    def params(self, state: Known) -> dict[str, Array]:
+    def params(self, state: KnownWeights) -> dict[str, Array]:
         """Mean and Cholesky factor of the coefficients as the model has them."""
         back = self._back(state.inputs)
         covariance = back @ state.law.covariance @ back.T
@@ -149,13 +153,13 @@ class Steps(Schedule):
         """What the design keeps for itself, before any release."""
 
     @abstractmethod
-    def own_statistic(self, phase: int, state: Known, row: Row) -> Array:
+    def own_statistic(self, phase: int, state: KnownWeights, row: Row) -> Array:
         """Like :meth:`statistic`, of the design's phases and for a centred row."""
 
     @abstractmethod
     def own_advance(
-        self, phase: int, state: Known, released: Array, noise_sd: Array, step: Array
-    ) -> Known:
+        self, phase: int, state: KnownWeights, released: Array, noise_sd: Array, step: Array
+    ) -> KnownWeights:
         """Like :meth:`advance`, of the design's phases; one size of noise for all numbers."""
 
     @property
@@ -168,20 +172,20 @@ class Steps(Schedule):
         x = row.x[self.regression.chosen]
         return row._replace(x=jnp.where(row.kept, x - inputs.shift.astype(x.dtype), 0))
 
-    def prior_precision(self, state: Known) -> Float[Array, "dim dim"]:
+    def prior_precision(self, state: KnownWeights) -> Float[Array, "dim dim"]:
         """Expected prior precision of the centred coefficients."""
         back = self._back(state.inputs)
         return back.T @ self.regression.prior.precision(state.law.rate) @ back
 
-    def prior_gradient(self, state: Known, at: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    def prior_gradient(self, state: KnownWeights, at: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """Gradient of the expected log prior of the centred coefficients."""
         back = self._back(state.inputs)
         linear = back.T @ jnp.asarray(self.regression.prior.linear, at.dtype)
         return linear - self.prior_precision(state) @ at
 
     def with_law(
-        self, state: Known, mean: Float[Array, " dim"], covariance: Float[Array, "dim dim"]
-    ) -> Known:
+        self, state: KnownWeights, mean: Float[Array, " dim"], covariance: Float[Array, "dim dim"]
+    ) -> KnownWeights:
         """A new law of the coefficients, and of the precisions one step further from the data."""
         back = self._back(state.inputs)
         own = jnp.einsum("ij,jk,ik->i", back, covariance, back)

@@ -12,7 +12,12 @@ from jaxtyping import Array, Float
 from numpyro_dp.families.losses import Row
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.polya_gamma import algebra
-from numpyro_dp.svi.guides.polya_gamma.base import FIRST_MATRIX, Known, Settings, Steps
+from numpyro_dp.svi.guides.polya_gamma.base import (
+    FIRST_MATRIX,
+    KnownWeights,
+    PolyaGammaSchedule,
+    PolyaGammaSettings,
+)
 from numpyro_dp.svi.guides.polya_gamma.recognise import Regression
 from numpyro_dp.svi.vips.statistics import Phase
 
@@ -31,32 +36,32 @@ _UNRESOLVED = 0.1
 _FORGETTING = 0.7
 
 
-class _Scores(Steps):
+class _Scores(PolyaGammaSchedule):
     """Shared by the designs that release scores: their unit, and the model-centred clip."""
 
-    def score_unit(self, state: Known) -> Float[Array, ""]:
+    def score_unit(self, state: KnownWeights) -> Float[Array, ""]:
         """Clip norm of a score: half of the rows' norm, times the spread of an outcome."""
         if self.settings.score_clip is not None:
             return jnp.asarray(self.settings.score_clip, self._dtype)
         return state.inputs.radius * (math.sqrt(self.regression.largest) / 2)
 
-    def curvature_unit(self, state: Known) -> Float[Array, ""]:
+    def curvature_unit(self, state: KnownWeights) -> Float[Array, ""]:
         """Clip norm of a curvature: what a row of the rows' norm can have at most."""
         return state.inputs.radius**2 * (self.regression.largest / 4)
 
-    def residual(self, state: Known, row: Row) -> algebra.Clipped:
+    def residual(self, state: KnownWeights, row: Row) -> algebra.Clipped:
         """Clipped residual at the current mean, and its slope."""
         loss, norm = self.regression.loss, jnp.linalg.norm(row.x)
         most = self.score_unit(state) / jnp.maximum(norm, 1e-12)
         predictor = row.x @ state.law.mean.astype(row.x.dtype) + row.offset
         return algebra.clipped_residual(loss, row, predictor, most)
 
-    def score(self, state: Known, row: Row) -> Float[Array, " dim"]:
+    def score(self, state: KnownWeights, row: Row) -> Float[Array, " dim"]:
         """One record's clipped score, of norm at most 1."""
         return row.x * (self.residual(state, row).residual / self.score_unit(state))
 
 
-class _Rounds(NamedTuple):
+class _MatrixRounds(NamedTuple):
     """Work of the full design: curvature in its own basis, and the last rounds' targets.
 
     ``resolved`` is 1 along directions whose curvature is above its release's noise, else 0.
@@ -80,7 +85,7 @@ class FullScores(_Scores):
     """
 
     def __init__(
-        self, regression: Regression, found: Outline, settings: Settings, steps: int
+        self, regression: Regression, found: Outline, settings: PolyaGammaSettings, steps: int
     ) -> None:
         size = algebra.packed_size(regression.dim)
         rough = max(1, round(3 * (steps - 2) / 8))
@@ -94,10 +99,10 @@ class FullScores(_Scores):
         )
         super().__init__(regression, found, settings, own)
 
-    def begin(self) -> _Rounds:
+    def begin(self) -> _MatrixRounds:
         """Nothing is known of the curvature."""
         dim, dtype = self.regression.dim, self._dtype
-        return _Rounds(
+        return _MatrixRounds(
             jnp.ones(dim, dtype),
             jnp.ones(dim, dtype),
             jnp.eye(dim, dtype=dtype),
@@ -105,7 +110,7 @@ class FullScores(_Scores):
             jnp.zeros(_REMEMBERED, dtype),
         )
 
-    def own_statistic(self, phase: int, state: Known, row: Row) -> Array:
+    def own_statistic(self, phase: int, state: KnownWeights, row: Row) -> Array:
         """A score, or a matrix."""
         if phase in (1, 3):
             return self.score(state, row)
@@ -116,8 +121,8 @@ class FullScores(_Scores):
         return algebra.packed(row.x) * (weight / self.curvature_unit(state))
 
     def own_advance(
-        self, phase: int, state: Known, released: Array, noise_sd: Array, step: Array
-    ) -> Known:
+        self, phase: int, state: KnownWeights, released: Array, noise_sd: Array, step: Array
+    ) -> KnownWeights:
         """A step, or the spectrum of a new matrix."""
         if phase in (0, 2):
             unit, dim = self.curvature_unit(state), self.regression.dim
@@ -131,7 +136,7 @@ class FullScores(_Scores):
             return self._bounded_step(state, released * unit)
         return self._newton_step(state, released * unit, (noise_sd * unit) ** 2)
 
-    def _bounded_step(self, state: Known, score: Float[Array, " dim"]) -> Known:
+    def _bounded_step(self, state: KnownWeights, score: Float[Array, " dim"]) -> KnownWeights:
         values, vectors = state.work.values, state.work.vectors
         precision = (vectors * values) @ vectors.T + self.prior_precision(state)
         covariance = jnp.linalg.inv(precision)
@@ -140,8 +145,8 @@ class FullScores(_Scores):
         return self.with_law(state, mean, covariance)
 
     def _newton_step(
-        self, state: Known, score: Float[Array, " dim"], variance: Float[Array, ""]
-    ) -> Known:
+        self, state: KnownWeights, score: Float[Array, " dim"], variance: Float[Array, ""]
+    ) -> KnownWeights:
         values, resolved, vectors, targets, weights = state.work
         mean = state.law.mean
         target = values * (vectors.T @ mean) + vectors.T @ score
@@ -159,7 +164,7 @@ class FullScores(_Scores):
         work = state.work._replace(targets=targets, weights=weights)
         return self.with_law(state._replace(work=work), place, covariance)
 
-    def learnt(self, state: Known) -> tuple[str, ...]:
+    def learnt(self, state: KnownWeights) -> tuple[str, ...]:
         """Which coefficients lie along directions that were not resolved."""
         resolved, vectors = np.asarray(state.work.resolved), np.asarray(state.work.vectors)
         if resolved.all():
@@ -190,7 +195,7 @@ class DiagonalScores(_Scores):
     """The diagonal of the bound once, then scores: dim numbers a release, for wide inputs."""
 
     def __init__(
-        self, regression: Regression, found: Outline, settings: Settings, steps: int
+        self, regression: Regression, found: Outline, settings: PolyaGammaSettings, steps: int
     ) -> None:
         rounds = steps - 1
         own = (
@@ -207,7 +212,7 @@ class DiagonalScores(_Scores):
         nothing = jnp.zeros((), self._dtype)
         return _Descent(zero, zero, zero, zero, nothing, nothing)
 
-    def own_statistic(self, phase: int, state: Known, row: Row) -> Array:
+    def own_statistic(self, phase: int, state: KnownWeights, row: Row) -> Array:
         """The squares of a row, or its score."""
         if phase == 1:
             return self.score(state._replace(law=state.law._replace(mean=state.work.here)), row)
@@ -215,8 +220,8 @@ class DiagonalScores(_Scores):
         return row.x**2 * (weight / self.curvature_unit(state))
 
     def own_advance(
-        self, phase: int, state: Known, released: Array, noise_sd: Array, step: Array
-    ) -> Known:
+        self, phase: int, state: KnownWeights, released: Array, noise_sd: Array, step: Array
+    ) -> KnownWeights:
         """The bound, or a step and the average of the last rounds."""
         if phase == 0:
             unit = self.curvature_unit(state)
@@ -251,7 +256,7 @@ class _Sums(NamedTuple):
     variance: Float[Array, ""]
 
 
-class PaperSums(Steps):
+class PaperSums(PolyaGammaSchedule):
     """Both expected statistics in every step, released jointly.
 
     Without privacy every step is one of coordinate ascent, and the limit its fixed point.
@@ -263,7 +268,7 @@ class PaperSums(Steps):
         self,
         regression: Regression,
         found: Outline,
-        settings: Settings,
+        settings: PolyaGammaSettings,
         steps: int,
         *,
         private: bool,
@@ -281,7 +286,7 @@ class PaperSums(Steps):
         size = algebra.packed_size(dim)
         return _Sums(jnp.zeros(dim, dtype), jnp.zeros(size, dtype), jnp.zeros((), dtype))
 
-    def own_statistic(self, phase: int, state: Known, row: Row) -> Array:
+    def own_statistic(self, phase: int, state: KnownWeights, row: Row) -> Array:
         """Kappa times the row, and the expected weight times its square."""
         loss, law = self.regression.loss, state.law
         x = row.x
@@ -298,8 +303,8 @@ class PaperSums(Steps):
         return jnp.concatenate([kappa * x, weight * algebra.packed(x)])
 
     def own_advance(
-        self, phase: int, state: Known, released: Array, noise_sd: Array, step: Array
-    ) -> Known:
+        self, phase: int, state: KnownWeights, released: Array, noise_sd: Array, step: Array
+    ) -> KnownWeights:
         """Average the statistics, and solve."""
         dim, work = self.regression.dim, state.work
         rate = (step + 1.0) ** -_FORGETTING if self.private else jnp.ones(())

@@ -17,8 +17,8 @@ from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.polya_gamma.base import (
-    Settings,
-    Steps,
+    PolyaGammaSchedule,
+    PolyaGammaSettings,
     least_resolved,
     resolution,
 )
@@ -168,7 +168,7 @@ class PolyaGammaGuide(StatisticsGuide):
         *,
         sampling_rate: float,
         clip_norm: float | None,
-    ) -> Steps:
+    ) -> PolyaGammaSchedule:
         """The schedule of releases for a model at known shapes; called by the engine."""
         regression = self._regression(found)
         private = clip_norm != math.inf
@@ -185,9 +185,9 @@ class PolyaGammaGuide(StatisticsGuide):
                 f"num_steps={steps} is too few for design {design!r}, which makes {least} releases "
                 "at least: give None for what suits"
             )
-        settings = Settings(self.row_norm, self.centred_norm, centre, clip_norm)
+        settings = PolyaGammaSettings(self.row_norm, self.centred_norm, centre, clip_norm)
         if design == "full":
-            made: Steps = FullScores(regression, found, settings, steps - centre)
+            made: PolyaGammaSchedule = FullScores(regression, found, settings, steps - centre)
         elif design == "diagonal":
             made = DiagonalScores(regression, found, settings, steps - centre)
         else:

@@ -71,7 +71,7 @@ def read_latents(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
     return Latents(tuple(coefficients), tuple(precisions))
 
 
-class Prior(NamedTuple):
+class WeightPrior(NamedTuple):
     """A normal law of the coefficients, given precisions that have Gamma laws.
 
     The precision of the coefficients is ``fixed + diag(groups @ taus)``.
@@ -122,7 +122,7 @@ class Regression:
     chosen: np.ndarray
     intercept: tuple[int, float] | None
     centred: np.ndarray
-    prior: Prior
+    prior: WeightPrior
 
     @property
     def dim(self) -> int:
@@ -201,7 +201,9 @@ def _intercept(constant: np.ndarray, given: int | None) -> tuple[int, float] | N
     return (known[0], float(constant[known[0]])) if known else None
 
 
-def _read_prior(wall: PrivateModel, latents: Latents, laws: tuple[np.ndarray, np.ndarray]) -> Prior:
+def _read_prior(
+    wall: PrivateModel, latents: Latents, laws: tuple[np.ndarray, np.ndarray]
+) -> WeightPrior:
     """Coefficients' conditional normal law and precisions' Gamma laws, checked on the program."""
     dim, groups = latents.dim, latents.groups
     dtype = flat_position(wall)[1].dtype
@@ -219,7 +221,7 @@ def _read_prior(wall: PrivateModel, latents: Latents, laws: tuple[np.ndarray, np
     linear = np.asarray(jax.jit(jax.grad(log_prior))(w, jnp.log(tau)), float)
     fixed = (total + total.T) / 2 - np.diag(scaled.sum(axis=1))
     fixed[np.abs(fixed) < 1e-6 * np.abs(total).max(initial=0)] = 0
-    prior = Prior(fixed, linear, scaled, *laws)
+    prior = WeightPrior(fixed, linear, scaled, *laws)
     _require_prior(prior, jax.jit(jax.vmap(log_prior)), dtype, latents)
     return prior
 
@@ -238,7 +240,7 @@ def _gamma_laws(
     return shapes, rates
 
 
-def _require_prior(prior: Prior, log_prior: Callable, dtype: Any, latents: Latents) -> None:
+def _require_prior(prior: WeightPrior, log_prior: Callable, dtype: Any, latents: Latents) -> None:
     """Compare differences of our formula and the model's program at made-up positions."""
     rng = np.random.default_rng(0)
     w = rng.normal(0, 2, (_POINTS, latents.dim))

@@ -21,7 +21,7 @@ from numpyro_dp.svi.guides.sigmoid_belief.recognise import Network, read_network
 from numpyro_dp.svi.guides.sigmoid_belief.statistics import (
     BeliefSchedule,
     BeliefSettings,
-    Known,
+    KnownUnits,
     Layers,
     checked_basis,
     codes,
@@ -129,7 +129,7 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
             score_clip=own if clip_norm in (None, math.inf) else clip_norm,
             inner_steps=self._inner_steps,
         )
-        return _Rounds(self, found, network, basis, settings, num_steps, clip_norm != math.inf)
+        return _UnitRounds(self, found, network, basis, settings, num_steps, clip_norm != math.inf)
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Draw weights, bias, hidden logits and scales from the fitted law, not hidden units."""
@@ -178,7 +178,7 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
         layers = self._layers(params)
         return jax.nn.sigmoid(self.codes(params, x) @ layers.weights.T + layers.bias)
 
-    def principal_components(self, state: Known, count: int) -> tuple[Array, Array, Array]:
+    def principal_components(self, state: KnownUnits, count: int) -> tuple[Array, Array, Array]:
         """The private principal components that a run starts from, an honest baseline.
 
         :param state: ``.state`` of a run's result.
@@ -212,7 +212,7 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
         return {**self.__dict__, "_network": kept}
 
 
-class _Rounds(BeliefSchedule):
+class _UnitRounds(BeliefSchedule):
     """A network's rounds with the arguments they were traced on."""
 
     def __init__(

@@ -14,7 +14,7 @@ from numpyro.infer import init_to_uniform
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.independence import require_independence
-from numpyro_dp.families.sites import CLOSE, Prior, Told, read_priors, record_sites
+from numpyro_dp.families.sites import CLOSE, Prior, TracedOutputs, read_priors, record_sites
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.messages import explained, quoted
 from numpyro_dp.model.plates import peeled, row_axis
@@ -87,7 +87,7 @@ def read_network(model: Callable[..., Any], found: Outline) -> Network:
         jax.eval_shape(row, latents, found.layout.structs(1), key_struct())
     units = jax.ShapeDtypeStruct(shapes[hidden], jnp.zeros(()).dtype)
     # Inputs come sorted by name, as dictionaries do.
-    told = Told.of(found, row, dict(sorted({**latents, hidden: units}.items())))
+    told = TracedOutputs.of(found, row, dict(sorted({**latents, hidden: units}.items())))
     priors = read_priors(found, model, latents)
     ones = {name: jnp.ones(struct.shape, struct.dtype) for name, struct in latents.items()}
 
@@ -129,7 +129,7 @@ def _logit(probs: Any) -> Array:
 
 
 def _recognised(
-    found: Outline, told: Told, priors: dict[str, Prior], sites: tuple[str, str]
+    found: Outline, told: TracedOutputs, priors: dict[str, Prior], sites: tuple[str, str]
 ) -> Network:
     hidden, visible = sites
     units, pixels = told.shape("base")[0], told.shape("outcome")[0]
@@ -174,7 +174,9 @@ def _recognised(
     )
 
 
-def _require_linear(told: Told, visible: str, names: tuple[str, str, str], turned: bool) -> None:
+def _require_linear(
+    told: TracedOutputs, visible: str, names: tuple[str, str, str], turned: bool
+) -> None:
     """Compare the logits with W z + b at made-up values; what is released does not rest on it."""
     rng = np.random.default_rng(0)
     for _ in range(2):

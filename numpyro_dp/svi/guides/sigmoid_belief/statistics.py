@@ -53,7 +53,7 @@ class Layers(NamedTuple):
     base: Float[Array, " units"]
 
 
-class Known(NamedTuple):
+class KnownUnits(NamedTuple):
     """What releases have told.
 
     - **layers**: means; **variance**: of the rows of (W, b), elementwise.
@@ -91,7 +91,7 @@ def codes(layers: Layers, x: Float[Array, " pixels"], steps: int) -> Float[Array
     return lax.fori_loop(0, steps, once, jnp.full(base.shape, 0.5, weights.dtype))
 
 
-def principal_components(known: Known, count: int) -> tuple[Array, Array]:
+def principal_components(known: KnownUnits, count: int) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of the released second moments, the largest first."""
     values, vectors = jnp.linalg.eigh(known.moments)
     return values[::-1][:count], vectors[:, ::-1][:, :count]
@@ -144,14 +144,14 @@ class BeliefSchedule(Schedule):
         """Laws of the latents."""
         return self.network.priors
 
-    def start(self, key: Array) -> Known:
+    def start(self, key: Array) -> KnownUnits:
         """Priors alone; the first release replaces them."""
         pixels, units = self.network.pixels, self.network.units
         base = self.prior[self.network.base].params["loc"] if self.network.base else None
         logits = jnp.asarray(self.network.logits if base is None else base, float)
         table = jnp.zeros((pixels, units))
         shrinkage, rates = self._shrinkage(table, table)
-        return Known(
+        return KnownUnits(
             layers=Layers(table, jnp.zeros(pixels), logits),
             variance=jnp.zeros((pixels, units + 1)),
             shrinkage=shrinkage,
@@ -162,7 +162,7 @@ class BeliefSchedule(Schedule):
             matrix=jnp.zeros((units + 1, units + 1)),
         )
 
-    def statistic(self, phase: int, state: Known, record: Sequence[Array]) -> Array:
+    def statistic(self, phase: int, state: KnownUnits, record: Sequence[Array]) -> Array:
         """Second moments, or zz'/4, or the score, of one record."""
         x = jnp.clip(self.network.outcome(record).astype(float), 0, 1)
         if phase == _START_PHASE:
@@ -178,8 +178,8 @@ class BeliefSchedule(Schedule):
         return jnp.outer(rest, extended).reshape(-1)
 
     def advance(
-        self, phase: int, state: Known, released: Array, noise_sd: Array, step: Array
-    ) -> Known:
+        self, phase: int, state: KnownUnits, released: Array, noise_sd: Array, step: Array
+    ) -> KnownUnits:
         """The start's layers, the matrix, or a step of the weights."""
         released, sd = released.astype(state.mean.dtype), noise_sd[0].astype(state.mean.dtype)
         if phase == _START_PHASE:
@@ -188,7 +188,7 @@ class BeliefSchedule(Schedule):
             return self._with_matrix(state, released, sd)
         return self._stepped(state, released)
 
-    def _started(self, state: Known, released: Array, sd: Array) -> Known:
+    def _started(self, state: KnownUnits, released: Array, sd: Array) -> KnownUnits:
         """Weights along the principal components that stand out of the noise."""
         units, count = self.network.units, len(self._upper[0])
         moments = _unpacked(released[:count], self._upper, self._size) / self.num_records
@@ -207,7 +207,7 @@ class BeliefSchedule(Schedule):
         layers = state.layers._replace(weights=weights, bias=bias)
         return state._replace(layers=layers, shrinkage=shrinkage, rates=rates)
 
-    def _with_matrix(self, state: Known, released: Array, sd: Array) -> Known:
+    def _with_matrix(self, state: KnownUnits, released: Array, sd: Array) -> KnownUnits:
         """The shared bound, floored at the edge of its noise; hidden logits from its last row."""
         size = self.network.units + 1
         matrix = _unpacked(released, self._codes, size)
@@ -233,7 +233,7 @@ class BeliefSchedule(Schedule):
 
         return lax.fori_loop(0, 50, once, loc.astype(on.dtype))
 
-    def _stepped(self, state: Known, released: Array) -> Known:
+    def _stepped(self, state: KnownUnits, released: Array) -> KnownUnits:
         """One step of every pixel's weights to the mode of its bound, then the hyper-posterior."""
         pixels, units = self.network.pixels, self.network.units
         scores = released.reshape(pixels, units + 1)
@@ -255,7 +255,7 @@ class BeliefSchedule(Schedule):
             rates=rates,
         )
 
-    def _prior_rows(self, state: Known) -> tuple[Array, Array]:
+    def _prior_rows(self, state: KnownUnits) -> tuple[Array, Array]:
         """Prior means and precisions of (W, b), pixel by pixel."""
         law, bias = self.prior[self.network.weights], self.prior[self.network.bias].params
         loc = self._table(law.params["loc"])
@@ -294,7 +294,7 @@ class BeliefSchedule(Schedule):
         rates = lax.fori_loop(0, _HYPER_ROUNDS, once, (ones, (r + 1) * ones))
         return (shape + 0.5) / rates[0] / ratio, rates
 
-    def params(self, state: Known) -> dict[str, Array]:
+    def params(self, state: KnownUnits) -> dict[str, Array]:
         """Means and standard deviations of W, b and c, and the hyper-posterior."""
         network, layers = self.network, state.layers
         sd = jnp.sqrt(state.variance)
