@@ -128,10 +128,10 @@ def clipping_rate(
         num_moves = _validate.positive_int("num_moves", num_moves)
         key = as_typed_keys(rng_key, 1)
         _check_relation(kernel, account)
-        wall = private_model(kernel.user_model, args, kwargs, data_plate=kernel.data_plate)
-        size, bound = wall.num_records, _bound_as_run(mcmc, kernel, wall)
+        model = private_model(kernel.user_model, args, kwargs, data_plate=kernel.data_plate)
+        size, bound = model.num_records, _bound_as_run(mcmc, kernel, model)
         moves = _proposed(bound, mcmc, key, positions, num_moves)
-        records = tuple(wall.records(args, kwargs))
+        records = tuple(model.records(args, kwargs))
         mechanism, noise_key = run.charge_once(
             random.fold_in(key, 1),
             privacy,
@@ -148,13 +148,13 @@ def clipping_rate(
         "a count of records cut to their bound",
         sampler="every record",
         released=("the noisy share of cut terms",),
-        unit=slice_of(wall.plate),
+        unit=slice_of(model.plate),
         num_records=size,
         assumed_public=assumed_public(
             size,
             "the positions, which were released before, and the moves proposed from them",
             "the model, its priors and every option of the kernel",
-            arguments=wall.public_inputs,
+            arguments=model.public_inputs,
         ),
     )
     return ClippingRate(
@@ -194,11 +194,11 @@ def _check_relation(kernel: DPFastMH, account: Account) -> None:
         )
 
 
-def _bound_as_run(mcmc: MCMC, kernel: DPFastMH, wall: PrivateModel) -> BoundMetropolis:
+def _bound_as_run(mcmc: MCMC, kernel: DPFastMH, model: PrivateModel) -> BoundMetropolis:
     """The kernel with the power and bounds that the run had."""
     draws = mcmc.num_warmup + mcmc.num_samples
     bound = kernel.bind(
-        wall,
+        model,
         num_steps=draws * kernel.steps_per_sample * mcmc.num_chains,
         relation=kernel.relation,
         delta=kernel.delta,
@@ -258,7 +258,7 @@ def _moves(bound: BoundMetropolis, key: Any, step: Any, start: dict) -> _Moves:
         if candidates > 1:
             centre = position + bound.walk.draw(centre_key, step, position, 1)[0]
         points = centre + bound.walk.draw(walk_key, step, position, candidates)
-        prior = jax.vmap(lambda point: bound.wall.log_prior(unravel(point)))(points)
+        prior = jax.vmap(lambda point: bound.private_model.log_prior(unravel(point)))(points)
         allowed = prior > -jnp.inf
         tried = jnp.any(allowed)
         points = jnp.concatenate([position[None], points])
@@ -287,7 +287,7 @@ def _fixed_bound(bound: BoundMetropolis) -> float:
     if settings.smoothness is not None:
         return settings.farthest
     if _projects(bound):
-        return settings.slope / bound.plan.power / recognise(bound.wall).loss().lipschitz
+        return settings.slope / bound.plan.power / recognise(bound.private_model).loss().lipschitz
     return settings.bound * (2 if settings.num_candidates > 1 else 1)
 
 
@@ -301,10 +301,10 @@ def _centred_share(
     records: tuple,
 ) -> Float[Array, ""]:
     """The noisy sum over records of ``shown`` times (the share of cut moves, less ½); over N."""
-    wall, power = bound.wall, bound.plan.power
+    model, power = bound.private_model, bound.plan.power
 
     def cut(move: _Moves, record: list[Array]) -> Bool[Array, ""]:
-        terms = power * jax.vmap(wall.record_log_likelihood, (0, None))(move.points, record)
+        terms = power * jax.vmap(model.record_log_likelihood, (0, None))(move.points, record)
         rounding = _ROUNDINGS * jnp.finfo(terms.dtype).eps * jnp.max(jnp.abs(terms))
         most = _allowed(bound, move, record) * (1 + _SLACK)
         within = jnp.max(terms) - jnp.min(terms) <= most + rounding
@@ -330,12 +330,12 @@ def _allowed(bound: BoundMetropolis, move: _Moves, record: list[Array]) -> Float
     position, unravel = ravel_pytree(here)
 
     def value(point: Array) -> Float[Array, ""]:
-        return bound.wall.record_log_likelihood(unravel(point), record)
+        return bound.private_model.record_log_likelihood(unravel(point), record)
 
     return bound.allowance(jax.grad(value)(position), ravel_pytree(there)[0] - position)
 
 
 def _projected(bound: BoundMetropolis, record: list[Array]) -> Bool[Array, ""]:
     """Whether a record's row is longer than the kernel lets it be."""
-    row = recognise(bound.wall).row(record)
+    row = recognise(bound.private_model).row(record)
     return ~(jnp.linalg.norm(row.x) <= _fixed_bound(bound) * (1 + _SLACK))

@@ -156,43 +156,43 @@ class PerturbationEstimator:
         with self._account.opened(f"{type(self).__name__}.run", rng_key, args, kwargs) as run:
             keys = as_typed_keys(rng_key, 1)
             private_size = self._account.private_size
-            wall = private_model(
+            model = private_model(
                 self.model, args, kwargs, data_plate=self.data_plate, private_size=private_size
             )
-            glm, plan = self.plan(wall)
-            records = wall.records(args, kwargs)
+            glm, plan = self.plan(model)
+            records = model.records(args, kwargs)
             paid = {"steps": 1, "total_variation": plan.total_variation}
             key = run.charge(plan.event, keys, **paid)
             point = _solve_and_release(glm, plan, records, key, private_size)
-        z = flat_position(wall)[0](jnp.asarray(point))
-        constrained = wall.constrain(z)
+        z = flat_position(model)[0](jnp.asarray(point))
+        constrained = model.constrain(z)
         return EstimatorResult(
             params={f"{name}_auto_loc": value for name, value in constrained.items()},
-            sites={**constrained, **wall.deterministics(z)},
-            privacy=self._account.report(self._facts(wall, plan), delta=self.delta),
+            sites={**constrained, **model.deterministics(z)},
+            privacy=self._account.report(self._facts(model, plan), delta=self.delta),
         )
 
-    def plan(self, wall: PrivateModel) -> tuple[GLM, PerturbationPlan]:
+    def plan(self, model: PrivateModel) -> tuple[GLM, PerturbationPlan]:
         """Recognise a split model and fix every number; nothing is charged or touched."""
-        glm = recognise(wall)
+        glm = recognise(model)
         loss = glm.loss(
             huber=self.huber,
             max_trials=self.max_trials,
             predictor_bounds=self.predictor_bounds,
             max_count=self.max_count,
         )
-        size, ridge = self._size(wall), self.regularisation
+        size, ridge = self._size(model), self.regularisation
         if ridge is None:
-            ridge = self._ridge(loss, gaussian_prior(wall), size)
+            ridge = self._ridge(loss, gaussian_prior(model), size)
         stated = problem(
             glm, loss, num_records=size, row_norm=self.row_norm, regularisation=float(ridge)
         )
         return glm, self._plan(stated)
 
-    def _size(self, wall: PrivateModel) -> int:
+    def _size(self, model: PrivateModel) -> int:
         if not self._account.private_size:
-            return wall.num_records
-        if self.max_records is None or self.max_records < wall.num_records:
+            return model.num_records
+        if self.max_records is None or self.max_records < model.num_records:
             raise ValueError(
                 "under relation='add_remove' the number of records is private: give max_records=, "
                 "a public upper bound on it"
@@ -227,8 +227,8 @@ class PerturbationEstimator:
             )
         return tolerance, count
 
-    def _facts(self, wall: PrivateModel, plan: PerturbationPlan) -> RunFacts:
-        size = None if self._account.private_size else wall.num_records
+    def _facts(self, model: PrivateModel, plan: PerturbationPlan) -> RunFacts:
+        size = None if self._account.private_size else model.num_records
         options = "the model, its priors and every option of the estimator"
         return RunFacts(
             mechanism=self._mechanism(),
@@ -238,9 +238,9 @@ class PerturbationEstimator:
             noise_multiplier=plan.noise_multiplier,
             released=("the noisy minimiser",),
             arithmetic=_ARITHMETIC,
-            unit=slice_of(wall.plate),
+            unit=slice_of(model.plate),
             num_records=size,
-            assumed_public=assumed_public(size, options, arguments=wall.public_inputs),
+            assumed_public=assumed_public(size, options, arguments=model.public_inputs),
             notes=_notes(plan),
         )
 

@@ -111,7 +111,7 @@ def problem(
     :param regularisation: curvature of the extra ridge, added to the prior's.
     :raises UnsupportedModelError: when the prior is not Gaussian, or too flat to be of use.
     """
-    prior = gaussian_prior(glm.wall)
+    prior = gaussian_prior(glm.private_model)
     dim = glm.dim
     precision = prior.precision + regularisation * np.eye(dim)
     least = (prior.least + regularisation) * (1 - 1e-12)
@@ -140,5 +140,5 @@ def _largest_offset(glm: GLM) -> float:
     if glm.family == "normal":
         # Taken over into the outcome.
         return 0.0
-    offsets = glm.rows(glm.wall.dummy_records(jax.random.key(0), 16)).offset
+    offsets = glm.rows(glm.private_model.dummy_records(jax.random.key(0), 16)).offset
     return LARGEST_OFFSET if np.any(np.asarray(offsets)) else 0.0

@@ -35,7 +35,7 @@ _TOLERANCE = 1e-3
 class GLM:
     """A model whose every record is a convex loss of one linear predictor; made by `recognise`.
 
-    :param wall: the model.
+    :param private_model: the model.
     :param site: the observed site.
     :param family: ``"bernoulli"``, ``"binomial"``, ``"negative_binomial"``, ``"poisson"``,
         ``"normal"`` or ``"hinge"``.
@@ -49,7 +49,7 @@ class GLM:
     records, for the sake of correctness only.
     """
 
-    wall: PrivateModel
+    private_model: PrivateModel
     site: str = field(compare=False)
     family: str = field(compare=False)
     raw_loss: Loss = field(compare=False)
@@ -59,7 +59,7 @@ class GLM:
     @property
     def dim(self) -> int:
         """Number of unconstrained coordinates."""
-        return flat_position(self.wall)[1].shape[0]
+        return flat_position(self.private_model)[1].shape[0]
 
     def row(self, record: Sequence[Array]) -> Row:
         """What the model makes of one record (arrays with a leading axis of 1).
@@ -69,7 +69,7 @@ class GLM:
         """
         inputs = [None, *record, None]
         x, offset, outcome, trials, kept = (part(inputs)[0] for part in self.parts)
-        dtype = flat_position(self.wall)[1].dtype
+        dtype = flat_position(self.private_model)[1].dtype
         x, offset, outcome, trials = (
             jnp.asarray(each).astype(dtype) for each in (x, offset, outcome, trials)
         )
@@ -130,10 +130,10 @@ class GLM:
 
 
 @lru_cache(maxsize=64)
-def recognise(wall: PrivateModel) -> GLM:
+def recognise(model: PrivateModel) -> GLM:
     """Prove that a model is a generalised linear one.
 
-    :param wall: the model, split.
+    :param model: the model, split.
     :returns: The linear predictor and the loss of its one outcome.
     :raises UnsupportedModelError: naming the site and the condition that fails: one outcome in the
         private plate, (negative) binomial, Poisson or normal with a constant scale, whose predictor
@@ -150,12 +150,12 @@ def recognise(wall: PrivateModel) -> GLM:
         ...     w = numpyro.sample("w", dist.Normal(0, 2).expand([2]).to_event(1))
         ...     with numpyro.plate("people", x.shape[0]):
         ...         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
-        >>> wall = PrivateModel(model, (jnp.ones((5, 2)), jnp.ones(5, int)))
-        >>> glm = recognise(wall)
-        >>> glm.family, glm.loss().lipschitz, glm.loss().smoothness, prior_curvature(wall)
+        >>> split = PrivateModel(model, (jnp.ones((5, 2)), jnp.ones(5, int)))
+        >>> glm = recognise(split)
+        >>> glm.family, glm.loss().lipschitz, glm.loss().smoothness, prior_curvature(split)
         ('bernoulli', 1.0, 0.25, (0.25, 0.25))
     """
-    found = dissect(wall)
+    found = dissect(model)
     loss = Loss(
         family=found.family,
         weight=found.weight,
@@ -167,19 +167,19 @@ def recognise(wall: PrivateModel) -> GLM:
             f"site `{found.site}` has a weight or a noise scale that is not positive: such a "
             "likelihood is not log-concave"
         )
-    glm = GLM(wall, found.site, found.family, loss, found.trials is not None, found.parts)
+    glm = GLM(model, found.site, found.family, loss, found.trials is not None, found.parts)
     _require_same_likelihood(glm)
     return glm
 
 
 def _require_same_likelihood(glm: GLM) -> None:
     """Compare differences of loss and log likelihood on made-up records and positions."""
-    _, struct = flat_position(glm.wall)
-    log_likelihood = record_likelihood(glm.wall)
+    _, struct = flat_position(glm.private_model)
+    log_likelihood = record_likelihood(glm.private_model)
 
     def compare(key: Array) -> tuple[Array, Array, Array]:
         position_key, record_key = jax.random.split(key)
-        record = glm.wall.dummy_records(record_key, 1)
+        record = glm.private_model.dummy_records(record_key, 1)
         row = glm.row(record)
         z = jax.random.normal(position_key, (2, *struct.shape), struct.dtype)
         loss = jax.vmap(lambda z: glm.raw_loss.value(row.x @ z + row.offset, row))(z)
@@ -224,17 +224,17 @@ class GaussianPrior:
 
 
 @lru_cache(maxsize=64)
-def gaussian_prior(wall: PrivateModel) -> GaussianPrior:
+def gaussian_prior(model: PrivateModel) -> GaussianPrior:
     """The prior in unconstrained coordinates, Jacobians included, when it is Gaussian or flat.
 
-    :param wall: the model, split.
+    :param model: the model, split.
     :raises UnsupportedModelError: naming a site whose log density has no constant, non-positive
         curvature.
 
     **Privacy.** No record is looked at. The quadratic itself, not the model's prior, is what a
     kernel samples from: a guarantee that rests on its curvature holds in any case.
     """
-    terms, (_, struct) = prior_terms(wall), flat_position(wall)
+    terms, (_, struct) = prior_terms(model), flat_position(model)
     zero = jnp.zeros(struct.shape, struct.dtype)
     values, slopes, curvatures = jax.jit(
         lambda z: (terms(z), jax.jacrev(terms)(z), jax.hessian(terms)(z))
@@ -244,7 +244,7 @@ def gaussian_prior(wall: PrivateModel) -> GaussianPrior:
     for name in values:
         quadratic = [values[name] + slopes[name] @ z + z @ curvatures[name] @ z / 2 for z in points]
         if not np.allclose(seen[name], quadratic, rtol=_TOLERANCE, atol=_TOLERANCE):
-            raise UnsupportedModelError(prior_message(wall, name))
+            raise UnsupportedModelError(prior_message(model, name))
     total = -sum((np.asarray(c, float) for c in curvatures.values()), np.zeros((zero.size,) * 2))
     precision = (total + total.T) / 2
     linear = sum((np.asarray(s, float) for s in slopes.values()), np.zeros(zero.size))
@@ -266,12 +266,12 @@ def gaussian_prior(wall: PrivateModel) -> GaussianPrior:
     return GaussianPrior(precision, linear, max(0.0, least - slack), max(0.0, most) + slack)
 
 
-def prior_curvature(wall: PrivateModel) -> tuple[float, float]:
+def prior_curvature(model: PrivateModel) -> tuple[float, float]:
     """Bounds (m, M) on the curvature of ``-log prior`` in unconstrained coordinates.
 
-    :param wall: the model, split.
+    :param model: the model, split.
     :returns: m, rounded down (0 for a prior that is flat in some direction), and M, rounded up.
     :raises UnsupportedModelError: when the curvature is not provably constant, naming the site.
     """
-    prior = gaussian_prior(wall)
+    prior = gaussian_prior(model)
     return prior.least, prior.most

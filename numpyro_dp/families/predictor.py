@@ -93,12 +93,12 @@ _LINK_REMEDY = {
 }
 
 
-def dissect(wall: PrivateModel) -> Anatomy:
+def dissect(model: PrivateModel) -> Anatomy:
     """Find the linear predictor of the model's one outcome, or refuse by site and cause."""
-    site = _only_site(wall)
-    structure, layout = wall.structure, wall.layout
-    unravel, struct = flat_position(wall)
-    program, family = _overheard(wall, site, unravel, struct)
+    site = _only_site(model)
+    structure, layout = model.structure, model.layout
+    unravel, struct = flat_position(model)
+    program, family = _overheard(model, site, unravel, struct)
     structs = layout.structs(1)
     wanted = {name: [k == i for k in range(6)] for i, name in enumerate(_Found._fields)}
     pruned = {name: prune(program, mask) for name, mask in wanted.items()}
@@ -110,7 +110,7 @@ def dissect(wall: PrivateModel) -> Anatomy:
     row, offset = _affine(site, predictor, struct, structs)
     programs = OutcomeParts(row, offset, pruned["outcome"], pruned["trials"], pruned["kept"])
     for each in programs:
-        require_no_closure(each, layout, wall.num_records)
+        require_no_closure(each, layout, model.num_records)
     fixed = not any(pruned["trials"].used)
     return Anatomy(
         site=site,
@@ -123,32 +123,32 @@ def dissect(wall: PrivateModel) -> Anatomy:
 
 
 def _overheard(
-    wall: PrivateModel, site: str, unravel: Callable[[Any], dict], struct: Any
+    model: PrivateModel, site: str, unravel: Callable[[Any], dict], struct: Any
 ) -> tuple[Program, _Family]:
     """What the outcome is sampled from, as a program of position, one record's arrays and a key."""
     kinds: list[_Family] = []
 
     def parts(position: Any, arrays: list[Any], key: jax.Array) -> _Found:
-        heard = record_sites(wall.function, wall, wall.constrain(unravel(position)), arrays, key)
+        heard = record_sites(model.function, model, model.constrain(unravel(position)), arrays, key)
         family, found = _read(site, heard[site])
         kinds.append(family)
         return found
 
-    with explained(wall.plate):
-        program = trace_program(parts, struct, wall.layout.structs(1), key_struct())
+    with explained(model.plate):
+        program = trace_program(parts, struct, model.layout.structs(1), key_struct())
     return program, kinds[-1]
 
 
-def constant_slopes(wall: PrivateModel) -> dict[str, np.ndarray]:
+def constant_slopes(model: PrivateModel) -> dict[str, np.ndarray]:
     """Gradient of the predictor in each latent site for which it is the same in every record.
 
     An intercept is such a site; a site that the predictor does not read has a gradient of zero.
     """
-    site, latents = _only_site(wall), wall.structure.latents
+    site, latents = _only_site(model), model.structure.latents
     # By site: cut out of a flat vector, the gradients could not be told apart.
     struct = {n: jax.ShapeDtypeStruct(s.shape, s.dtype) for n, s in sorted(latents.items())}
-    program, family = _overheard(wall, site, lambda position: position, struct)
-    structs = wall.layout.structs(1)
+    program, family = _overheard(model, site, lambda position: position, struct)
+    structs = model.layout.structs(1)
     predictor = _predictor(site, family, program.closed)
     with explained():
         slopes = trace_program(jax.grad(predictor), struct, structs, key_struct())
@@ -172,9 +172,9 @@ _DATA_ONLY = {
 }
 
 
-def flat_position(wall: PrivateModel) -> tuple[Callable[[Any], dict], jax.ShapeDtypeStruct]:
+def flat_position(model: PrivateModel) -> tuple[Callable[[Any], dict], jax.ShapeDtypeStruct]:
     """How a flat unconstrained vector becomes a position, and its abstract shape."""
-    latents = wall.structure.latents
+    latents = model.structure.latents
     names = sorted(latents)
     sizes = [int(np.prod(latents[name].shape)) for name in names]
     ends = np.cumsum(sizes).tolist()
@@ -189,11 +189,11 @@ def flat_position(wall: PrivateModel) -> tuple[Callable[[Any], dict], jax.ShapeD
     return unravel, jax.ShapeDtypeStruct((ends[-1],), dtype)
 
 
-def _only_site(wall: PrivateModel) -> str:
-    inside = partial(wall.structure.inside, wall.plate)
+def _only_site(model: PrivateModel) -> str:
+    inside = partial(model.structure.inside, model.plate)
     for name in inside("factor"):
         raise UnsupportedModelError(
-            f"`numpyro.factor` site `{name}` in plate `{wall.plate}` is no likelihood that is "
+            f"`numpyro.factor` site `{name}` in plate `{model.plate}` is no likelihood that is "
             "known to be convex: write it as a Bernoulli, binomial, Poisson or normal observation "
             f"of a linear predictor, a hinge loss as numpyro_dp.HuberHinge; {FITS}"
         )
@@ -320,15 +320,15 @@ def _affine(
     return row, offset
 
 
-def record_likelihood(wall: PrivateModel) -> Callable[[Any, Sequence[Any]], Any]:
+def record_likelihood(model: PrivateModel) -> Callable[[Any, Sequence[Any]], Any]:
     """Log likelihood of one record at a flat position, without NumPyro's check of the outcome."""
-    run = RowRun(wall.function, wall.plate, wall.num_records, 0)
-    unravel, _ = flat_position(wall)
+    run = RowRun(model.function, model.plate, model.num_records, 0)
+    unravel, _ = flat_position(model)
 
     def log_likelihood(position: Any, record: Sequence[Any]) -> Any:
         # Made-up outcomes need not lie in their support, and constants of the outcome cancel.
         with dist.distribution.validation_enabled(False):
-            arguments = wall.layout.fill(list(record))
-            return run(wall.constrain(unravel(position)), arguments, jax.random.key(0), 1)
+            arguments = model.layout.fill(list(record))
+            return run(model.constrain(unravel(position)), arguments, jax.random.key(0), 1)
 
     return log_likelihood

@@ -144,13 +144,16 @@ def latent_sites(
     return {name: site for name, site in sampled.items() if not site["is_observed"]}
 
 
-def find_sites(wall: PrivateModel) -> tuple[str, str | None]:
+def find_sites(model: PrivateModel) -> tuple[str, str | None]:
     """The observed site, and the discrete latent that says which component a record is of."""
-    structure = wall.structure
-    outside = structure.outside(wall.plate, "observed", "factor")
-    observed = structure.inside(wall.plate, "observed")
-    factors = structure.inside(wall.plate, "factor")
-    mixed = (*structure.inside(wall.plate, "discrete"), *structure.outside(wall.plate, "discrete"))
+    structure = model.structure
+    outside = structure.outside(model.plate, "observed", "factor")
+    observed = structure.inside(model.plate, "observed")
+    factors = structure.inside(model.plate, "factor")
+    mixed = (
+        *structure.inside(model.plate, "discrete"),
+        *structure.outside(model.plate, "discrete"),
+    )
     if outside or factors or len(observed) != 1 or len(mixed) > 1:
         raise UnsupportedModelError(
             f"sites {quoted([*outside, *observed, *factors, *mixed])}: a conjugate family has one "
@@ -161,7 +164,7 @@ def find_sites(wall: PrivateModel) -> tuple[str, str | None]:
 
 
 def hear(
-    wall: PrivateModel,
+    model: PrivateModel,
     site: str,
     mixed: str | None,
     values: Mapping[str, Any],
@@ -171,7 +174,7 @@ def hear(
     """Family and parameters of the observed site on one record, constrained latents given."""
 
     def run(extra: Mapping[str, Any]) -> Trace:
-        return record_sites(wall.function, wall, {**values, **extra}, arrays, key)
+        return record_sites(model.function, model, {**values, **extra}, arrays, key)
 
     if mixed is None:
         return _parameters(site, run({})[site])

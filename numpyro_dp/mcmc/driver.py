@@ -278,7 +278,9 @@ class MCMC(numpyro.infer.MCMC):
         behind = 0 if self._warmup_state is None else steps_behind(self._warmup_state)
         warmup, steps = steps, steps + later
         event = bound.event(steps, start=behind, num_chains=chains)
-        reserved = Reserved(event, warmup, later, chains, bound.wall.plate) if later else None
+        reserved = (
+            Reserved(event, warmup, later, chains, bound.private_model.plate) if later else None
+        )
         in_turn, account = self.chain_method == "sequential", self._account
         cost = ChainsCost(bound, first, steps // chains, behind, chains, in_turn)
         # Without a bar now, one that is switched on later must not show another charge.

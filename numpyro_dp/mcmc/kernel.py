@@ -35,14 +35,14 @@ OPTIONS = "the model, its priors and every option of the kernel"
 class BoundKernel(MCMCKernel):
     """A kernel with every number fixed: what runs inside NumPyro's loop.
 
-    :param wall: the model, split into a data-free prior and one term per record.
+    :param private_model: the model, split into a data-free prior and one term per record.
     :param steps_per_sample: private steps per call of :meth:`sample`.
 
     **Privacy.** The state holds released values and keys only; ``model_args`` is the flat list of
     record arrays, and reaches nothing but :meth:`advance`.
     """
 
-    wall: PrivateModel
+    private_model: PrivateModel
     steps_per_sample: int
 
     @property
@@ -73,7 +73,7 @@ class BoundKernel(MCMCKernel):
 
     def constrained(self, z: dict) -> dict:
         """Constrained latents and data-free deterministic sites of one unconstrained draw."""
-        return {**self.wall.constrain(z), **self.wall.deterministics(z)}
+        return {**self.private_model.constrain(z), **self.private_model.deterministics(z)}
 
     def init(
         self,
@@ -162,7 +162,7 @@ class BoundKernel(MCMCKernel):
 
     def stated(self, *, private_size: bool) -> RunFacts:
         """The same of a run on this model."""
-        model = self.wall
+        model = self.private_model
         size = None if private_size else model.num_records
         public = assumed_public(size, OPTIONS, arguments=model.public_inputs)
         facts, released = self.facts(), ()
@@ -243,7 +243,7 @@ class PrivateKernel(MCMCKernel):
 
     def bind(
         self,
-        wall: PrivateModel,
+        model: PrivateModel,
         *,
         num_steps: int,
         relation: Relation,
@@ -257,15 +257,15 @@ class PrivateKernel(MCMCKernel):
         :raises UnsupportedModelError: when an option is a function whose code names the records.
         """
         for name, option in self._functions():
-            wall.refuse_captured_arrays(name, option, records)
+            model.refuse_captured_arrays(name, option, records)
         return self._bind(
-            wall, num_steps=num_steps, relation=relation, delta=delta, num_chains=num_chains
+            model, num_steps=num_steps, relation=relation, delta=delta, num_chains=num_chains
         )
 
     @abstractmethod
     def _bind(
         self,
-        wall: PrivateModel,
+        model: PrivateModel,
         *,
         num_steps: int,
         relation: Relation,

@@ -86,7 +86,7 @@ def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict
     def ready() -> tuple[Any, dict]:
         bound = bound_for(kernel, keys, args, kwargs)
         return bound, starting_positions(
-            bound.wall, kernel.init_strategy, keys, init_params, chains
+            bound.private_model, kernel.init_strategy, keys, init_params, chains
         )
 
     with Account(name, kernel.accountant, secure=True).opened(name, *inputs) as charged:
@@ -111,7 +111,7 @@ def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict
 def proceed(kernel: Any, state: ChargedState, args: tuple, kwargs: dict) -> ChargedState:
     """One sample; NaN, without touching the records, once the charge is used up."""
     bound = bound_for(kernel, state.i, args, kwargs)
-    records = bound.wall.records(args, kwargs)
+    records = bound.private_model.records(args, kwargs)
     limit = _limit(kernel)
 
     def step(inner):
@@ -148,12 +148,12 @@ def bound_for(kernel: Any, chains: Any, args: tuple, kwargs: dict) -> Any:
     """
     refuse_several_processes(type(kernel).__name__)
     private_size = kernel.relation == "add_remove"
-    wall = private_model(
+    model = private_model(
         kernel.user_model, args, kwargs, data_plate=kernel.data_plate, private_size=private_size
     )
     num_chains = max(jnp.size(chains), 1)
     return kernel.bind(
-        wall,
+        model,
         num_steps=max(_limit(kernel), 1) * num_chains,
         relation=kernel.relation,
         delta=kernel.delta,
@@ -164,7 +164,7 @@ def bound_for(kernel: Any, chains: Any, args: tuple, kwargs: dict) -> Any:
 def _digest(kernel: Any, bound: Any, num_chains: int) -> UInt32[Array, " words"]:
     """What was charged, in a few words that a state can carry."""
     event = bound.event(max(_limit(kernel), 1) * num_chains, num_chains=num_chains)
-    text = repr((event, bound.facts(), bound.wall.plate))
+    text = repr((event, bound.facts(), bound.private_model.plate))
     return jnp.asarray(np.frombuffer(sha256(text.encode()).digest(), np.uint32)[:_DIGEST_WORDS])
 
 

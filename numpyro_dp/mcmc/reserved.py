@@ -51,7 +51,7 @@ class Reserved(NamedTuple):
 
     def covers(self, bound: BoundKernel, steps: int, chains: int, state: Any) -> bool:
         """Whether ``steps`` of ``bound`` from ``state`` on are those samples, or fewer of them."""
-        if steps > self.later or (chains, bound.wall.plate) != (self.chains, self.plate):
+        if steps > self.later or (chains, bound.private_model.plate) != (self.chains, self.plate):
             return False
         if steps_behind(state) * chains != self.done:
             return False

@@ -93,16 +93,16 @@ def prepare(
     :raises ValueError: when anything else does not fit.
     """
     private_size = relation == "add_remove"
-    wall = private_model(
+    model = private_model(
         kernel.user_model, args, kwargs, data_plate=kernel.data_plate, private_size=private_size
     )
     given = read_arguments(kernel.user_model, args, kwargs)[1]
     if postprocess_fn is not None:
-        wall.refuse_captured_arrays("postprocess_fn", postprocess_fn, given)
+        model.refuse_captured_arrays("postprocess_fn", postprocess_fn, given)
 
     def bind(each: PrivateKernel, num_steps: int) -> BoundKernel:
         return each.bind(
-            wall,
+            model,
             num_steps=num_steps,
             relation=relation,
             delta=kernel.delta,
@@ -113,6 +113,6 @@ def prepare(
     bound, first = bind(kernel, num_steps), kernel.init_kernel
     if first is not None:
         first = bind(first, num_chains * first.steps_per_sample)
-    start = starting_positions(wall, kernel.init_strategy, keys, init_params, num_chains)
+    start = starting_positions(model, kernel.init_strategy, keys, init_params, num_chains)
     check_fields(bound, start, extra_fields)
-    return Ready(bound, first, start, tuple(wall.records(args, kwargs)))
+    return Ready(bound, first, start, tuple(model.records(args, kwargs)))

@@ -17,11 +17,11 @@ _NEAR_ZERO = init_to_uniform(radius=0.1)
 
 
 def starting_positions(
-    wall: PrivateModel, strategy: Any, keys: Any, init_params: Any, num_chains: int
+    model: PrivateModel, strategy: Any, keys: Any, init_params: Any, num_chains: int
 ) -> dict:
     """Unconstrained starting positions, with a leading chain axis for several chains.
 
-    :param wall: the model.
+    :param model: the model.
     :param strategy: a NumPyro initialisation strategy, or ``None`` for one near zero.
     :param keys: one typed key, or one for each chain.
     :param init_params: positions that the caller gives instead, checked for their shapes.
@@ -31,7 +31,7 @@ def starting_positions(
     several = num_chains > 1
     if several and keys.ndim == 0:
         keys = random.split(keys, num_chains)
-    drawn = _drawn(wall, _NEAR_ZERO if strategy is None else strategy, keys)
+    drawn = _drawn(model, _NEAR_ZERO if strategy is None else strategy, keys)
     if init_params is None:
         return drawn
     expected = jax.tree.map(jnp.shape, drawn)
@@ -45,9 +45,9 @@ def starting_positions(
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _drawn(wall: PrivateModel, strategy: Any, keys: Any) -> dict:
+def _drawn(model: PrivateModel, strategy: Any, keys: Any) -> dict:
     def draw(key):
-        return wall.init(key, strategy)
+        return model.init(key, strategy)
 
     return jax.vmap(draw)(keys) if keys.ndim else draw(keys)
 

@@ -199,7 +199,7 @@ def test_draws_equal_those_of_numpyros_own_loop(data):
     plain = numpyro.infer.MCMC(
         mcmc._bound, num_warmup=3, num_samples=10, thinning=3, progress_bar=False
     )
-    start = starting_positions(mcmc._bound.wall, None, jax.random.key(0), None, 1)
+    start = starting_positions(mcmc._bound.private_model, None, jax.random.key(0), None, 1)
     plain.run(
         seeded_key(jax.random.key(0)),
         *(jnp.asarray(a) for a in data),

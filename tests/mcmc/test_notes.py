@@ -104,7 +104,7 @@ def drawn(bound, mu, log_sigma, width=0.1):
     rng = np.random.default_rng(0)
     z = {"mu": mu + width * rng.normal(size=(1, 400)),
          "sigma": log_sigma + 0.1 * rng.normal(size=(1, 400))}  # fmt: skip
-    states = {"z": jax.vmap(jax.vmap(bound.wall.constrain))(z)}
+    states = {"z": jax.vmap(jax.vmap(bound.private_model.constrain))(z)}
     return drawn_notes(bound, states, state_at(bound, mu, log_sigma), thinning=1)
 
 

@@ -71,7 +71,7 @@ def test_no_text_of_a_run_holds_the_number(run):
         "ledger html": ledger.report()._repr_html_(),
         "entries": repr(ledger.entries),
         "kernel": repr(mcmc.sampler),
-        "bound": repr(mcmc._bound.wall),
+        "bound": repr(mcmc._bound.private_model),
         **{f"idata {group}": repr(idata[group].attrs) for group in idata.groups()},
     }
     found = [place for place, text in texts.items() if NUMBER.search(text)]

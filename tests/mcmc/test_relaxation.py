@@ -105,7 +105,7 @@ def collected(kernel, sds, length=400):
         "scale": 0.5 + sds[1] * rng.normal(size=(2, length)),
         "mixture": 1e3 * rng.normal(size=(2, length, 2)),
     }
-    draws = jax.vmap(jax.vmap(kernel.wall.constrain))(z)
+    draws = jax.vmap(jax.vmap(kernel.private_model.constrain))(z)
     return {"z": {**draws, "deterministic": np.zeros((2, length))}}
 
 

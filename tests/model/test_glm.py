@@ -387,7 +387,7 @@ def test_derivative_bounds_hold_for_every_outcome_and_are_reached(case):
     loss = glm.loss(**OPTIONS[case])
     eta = jnp.linspace(-12, 12, 2401)
     outcomes = jnp.array([-50.0, 0.0, 1.0, 3.0, 6.0, 1e6])
-    row = glm.row([a[:1] for a in glm.wall.records(args)])
+    row = glm.row([a[:1] for a in glm.private_model.records(args)])
 
     def slopes(y, trials):
         many = row._replace(
@@ -422,7 +422,7 @@ def test_rows_are_projected_and_broken_ones_vanish():
     counts[4] = np.nan
     args = (x, counts, EXPOSURE)
     glm = recognise(wall_of(model, args))
-    rows = glm.rows(glm.wall.records(args), row_norm=0.7)
+    rows = glm.rows(glm.private_model.records(args), row_norm=0.7)
     norms = np.linalg.norm(np.asarray(rows.x, float), axis=1)
     assert norms.max() <= 0.7
     assert norms[5] > 0.69

@@ -148,7 +148,8 @@ def test_after_the_charge_nothing_is_judged_again():
     copy = pickle.loads(pickle.dumps(result))
     assert copy.get_samples(num_samples=3)["mu"].shape == (3,)
     # Of a wall that comes from a pickle any number of records is taken.
-    assert len(pickle.loads(pickle.dumps(result.target.wall)).records((numbers(60),))[0]) == 60
+    split = pickle.loads(pickle.dumps(result.target.private_model))
+    assert len(split.records((numbers(60),))[0]) == 60
 
 
 def by_hand(x):
@@ -160,7 +161,7 @@ def test_neither_result_nor_guide_keeps_the_number(guide):
     svi = fit(mean, guide)
     result = svi.run(jax.random.key(0), 1, numbers(), progress_bar=False)
     target = result.target
-    assert target.num_records == target.wall.num_records != ROWS
+    assert target.num_records == target.private_model.num_records != ROWS
     kept = pickletools.genops(pickle.dumps((result, svi.guide)))
     assert ROWS not in [argument for _, argument, _ in kept]
     copy = pickle.loads(pickle.dumps(result))

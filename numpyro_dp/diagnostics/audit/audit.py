@@ -182,10 +182,10 @@ def audit(
             "the kernel is charged differently on the two data sets: give them equal public "
             "arguments, and sampling_rate= in place of batch_size="
         )
-    key, wall = as_typed_keys(rng_key, 1), sides.bound[0].wall
-    z = starting_positions(wall, kernel.init_strategy, key, init_params, 1)
+    key, model = as_typed_keys(rng_key, 1), sides.bound[0].private_model
+    z = starting_positions(model, kernel.init_strategy, key, init_params, 1)
     if relation == "zero_out":
-        check_null(wall, z, sides.pair)
+        check_null(model, z, sides.pair)
     noise_keys = random.split(seeded_key(key))
     scores = [
         _scores(one, _scorer(one, num_samples, score), noise_key, num_chains, z, leaves, sides.pair)
@@ -249,10 +249,10 @@ def _both_sides(
     delta: float,
 ) -> _Sides:
     walls = [_wall(kernel, arguments, relation) for arguments in both]
-    records = [wall.records(arguments) for wall, arguments in zip(walls, both, strict=True)]
+    records = [model.records(arguments) for model, arguments in zip(walls, both, strict=True)]
     pair = take_apart(*records, relation)
     bound = [
-        kernel.bind(wall, num_steps=num_steps, relation=relation, delta=delta) for wall in walls
+        kernel.bind(model, num_steps=num_steps, relation=relation, delta=delta) for model in walls
     ]
     return _Sides(bound, records, pair)
 

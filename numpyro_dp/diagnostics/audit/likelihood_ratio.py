@@ -40,7 +40,7 @@ def move_score(
     def pull(leaves: list[Array]) -> Float[Array, " dim"]:
         return kernel.likelihood_power * _clipped_sum(kernel, position, unravel, metric, leaves)
 
-    drift = jax.grad(lambda position: kernel.wall.log_prior(unravel(position)))(position)
+    drift = jax.grad(lambda position: kernel.private_model.log_prior(unravel(position)))(position)
     drift = drift + pull(pair.shared)
     stayed = _noiseless(kernel, before, position, drift, metric)
 
@@ -85,7 +85,7 @@ def _clipped_sum(
 
     def clipped(record: list[Array]) -> Float[Array, " dim"]:
         def term(position: Float[Array, " dim"]) -> Float[Array, ""]:
-            return kernel.wall.record_log_likelihood(unravel(position), record)
+            return kernel.private_model.record_log_likelihood(unravel(position), record)
 
         vector = jnp.sqrt(metric) * jax.grad(term)(position)
         norm = jnp.linalg.norm(vector)

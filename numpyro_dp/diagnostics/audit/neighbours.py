@@ -67,7 +67,7 @@ def take_apart(data: list[Array], neighbour: list[Array], relation: Relation) ->
     return NeighbourPair(shared, own, other)
 
 
-def check_null(wall: PrivateModel, z: dict[str, Array], pair: NeighbourPair) -> None:
+def check_null(model: PrivateModel, z: dict[str, Array], pair: NeighbourPair) -> None:
     """Refuse a pair of which neither differing record is null, as ``zero_out`` asks.
 
     :param z: an unconstrained position; the gradient is looked at there and nearby.
@@ -77,7 +77,7 @@ def check_null(wall: PrivateModel, z: dict[str, Array], pair: NeighbourPair) -> 
 
     def is_null(record: list[Array]) -> bool:
         def term(position: Array) -> Array:
-            return wall.record_log_likelihood(unravel(position), record)
+            return model.record_log_likelihood(unravel(position), record)
 
         gradients = [jax.grad(term)(position + shift) for shift in _PROBES]
         return all(bool(jnp.all(g == 0) | ~jnp.all(jnp.isfinite(g))) for g in gradients)

@@ -224,7 +224,7 @@ def plan(
         ones.
     :param kwargs: keyword arguments of the model.
     :returns: the plan; ``print`` it, or look at ``plan.plot()``.
-    :raises UnsupportedModelError: the wall's own message, for a model that cannot be split; for a
+    :raises UnsupportedModelError: the model's own message, for a model that cannot be split; for a
         guide whose parameters are not known to be places of the latents.
     :raises ValueError: for a kernel without a private sum of gradients, such as a Metropolis one
         (the message states what the run would cost), or inputs that do not fit.

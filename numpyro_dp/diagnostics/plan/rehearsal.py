@@ -131,7 +131,7 @@ class GuideGradient:
     def __init__(self, fit: Fit, guide: Any, params: dict[str, Any], rng_key: Any) -> None:
         self.fit, self.guide, self.params = fit, guide, params
         self.keys = fit.keys(rng_key)
-        self.wall = _require_location(guide, fit)
+        self.private_model = _require_location(guide, fit)
 
     @property
     def start(self) -> dict[str, Any]:
@@ -169,14 +169,14 @@ class GuideGradient:
 def _require_location(guide: Any, fit: Fit) -> PrivateModel:
     """The split model, for a guide whose parameters are known to be places of the latents."""
     target: VariationalModel = fit.target
-    if target.wall is None or set(target.latents) != set(target.wall.latents):
+    if target.private_model is None or set(target.latents) != set(target.private_model.latents):
         raise UnsupportedModelError(
             "a plan takes models without parameters and latents of single records, whose priors "
             "say what may be expected: plan the same model without them"
         )
     normal = type(guide) in (autoguide.AutoNormal, autoguide.AutoDiagonalNormal)
     if type(guide) is autoguide.AutoDelta or (normal and fit.held):
-        return target.wall
+        return target.private_model
     if normal:
         raise UnsupportedModelError(
             f"the scales of this {type(guide).__name__} are learnt from noisy gradients, of which "

@@ -98,7 +98,7 @@ def _mean_log_likelihood(
     records = [leaf[:, None] for leaf in rows]
 
     def mean(flat: Float[Array, " dim"]) -> Float[Array, ""]:
-        score = partial(gradient.wall.record_log_likelihood, gradient.place(flat))
+        score = partial(gradient.private_model.record_log_likelihood, gradient.place(flat))
         return jax.vmap(score)(records).mean()
 
     return jax.lax.map(mean, places)

@@ -212,15 +212,15 @@ def _of_kernel(
     steps = num_steps * kernel.steps_per_sample * num_chains
 
     def settled() -> tuple[PrivateModel, Any, dict[str, Any]]:
-        wall = private_model(
+        model = private_model(
             kernel.user_model, shapes, named, data_plate=plate, private_size=private_size
         )
         bound = kernel.bind(
-            wall, num_steps=steps, relation=relation, delta=kernel.delta, num_chains=num_chains
+            model, num_steps=steps, relation=relation, delta=kernel.delta, num_chains=num_chains
         )
-        return wall, bound, starting_positions(wall, kernel.init_strategy, random.key(0), None, 1)
+        return model, bound, starting_positions(model, kernel.init_strategy, random.key(0), None, 1)
 
-    wall, bound, start = redacted(private_size, settled)
+    model, bound, start = redacted(private_size, settled)
     name = type(kernel).__name__
     mechanism = getattr(bound, "private_sum", None)
     if mechanism is None:
@@ -232,7 +232,7 @@ def _of_kernel(
     metric = np.sqrt(np.ones(1) if bound.metric is None else np.asarray(bound.metric, float))
     # In coordinates over the root of the preconditioner, in which all noise is alike.
     synthetic, few, sites, stretch = _synthetic(
-        kernel.user_model, plate, wall, start, inputs, LikelihoodGradient(wall), metric
+        kernel.user_model, plate, model, start, inputs, LikelihoodGradient(model), metric
     )
     clipped = getattr(bound, "clip_weights", mechanism.scale)
     weights = (1.0 if clipped is None else np.asarray(clipped)) / metric * np.ones(len(sites))
@@ -272,9 +272,9 @@ def _of_svi(
     noise = float(mechanism.noise_sd()) / mechanism.sampling_rate
     params = svi.optim.get_params(state.optim_state)
     gradient = GuideGradient(fit, svi.guide, params, random.key(1))
-    wall, plate = gradient.wall, settings.data_plate
+    model, plate = gradient.private_model, settings.data_plate
     synthetic, few, sites, stretch = _synthetic(
-        svi.model, plate, wall, gradient.start, inputs, gradient, np.ones(1)
+        svi.model, plate, model, gradient.start, inputs, gradient, np.ones(1)
     )
     weights, size = np.ones(len(sites)), mechanism.max_records or mechanism.num_records
     bias = _bias(synthetic, sites, size, weights, stretch)
@@ -345,7 +345,7 @@ def _bias(
 def _synthetic(
     model: Callable[..., Any],
     plate: str | None,
-    wall: PrivateModel,
+    target: PrivateModel,
     start: dict[str, Any],
     inputs: Sequence[Any] | None,
     gradient: Shares,
@@ -359,13 +359,13 @@ def _synthetic(
     few = min(max(_LEAST_RECORDS, _PER_PARAMETER * dim), _MOST_RECORDS)
     many = max(few, min(_MANY_RECORDS, _MANY_NUMBERS // dim))
     if inputs is None:
-        given = wall.dummy_records(random.key(0), many)
+        given = target.dummy_records(random.key(0), many)
     else:
-        rows = _given(model, plate, wall, inputs)
+        rows = _given(model, plate, target, inputs)
         few = len(rows[0])
         # The same inputs over and over, each time with outcomes of their own.
         given = [np.resize(leaf, (max(many, few), *leaf.shape[1:])) for leaf in rows]
-    found = synthetic_gradients(wall, start, given, random.key(0), gradient)
+    found = synthetic_gradients(target, start, given, random.key(0), gradient)
     numbered = {name: np.full_like(leaf, k) for k, (name, leaf) in enumerate(start.items())}
     sites = tuple(list(start)[int(k)] for k in np.asarray(gradient.flat(numbered)))
     return (
@@ -376,16 +376,16 @@ def _synthetic(
         ),
         few,
         sites,
-        _CLUMPED if spread_is_given(wall, start, given) else 1.0,
+        _CLUMPED if spread_is_given(target, start, given) else 1.0,
     )
 
 
 def _given(
-    model: Callable[..., Any], plate: str | None, wall: PrivateModel, inputs: Sequence[Any]
+    model: Callable[..., Any], plate: str | None, target: PrivateModel, inputs: Sequence[Any]
 ) -> list[Any]:
     public = private_model(model, tuple(inputs), data_plate=plate)
     rows = public.records(tuple(inputs))
-    expected = [leaf.shape[1:] for leaf in wall.dummy_records(random.key(0), 1)]
+    expected = [leaf.shape[1:] for leaf in target.dummy_records(random.key(0), 1)]
     if [leaf.shape[1:] for leaf in rows] != expected:
         raise ValueError(
             f"inputs has rows of shapes {[leaf.shape[1:] for leaf in rows]}, the records "

@@ -73,10 +73,10 @@ class Shares(Protocol):
 class LikelihoodGradient:
     """The gradient of a record's log likelihood, which is what a chain adds up.
 
-    :param wall: the model, split.
+    :param private_model: the model, split.
     """
 
-    wall: PrivateModel
+    private_model: PrivateModel
 
     def flat(self, z: dict[str, Any]) -> Any:
         """The latents in a row."""
@@ -84,15 +84,15 @@ class LikelihoodGradient:
 
     def __call__(self, z: dict[str, Any], record: list[Any]) -> Any:
         """One record's gradient."""
-        return ravel_pytree(jax.grad(self.wall.record_log_likelihood)(z, record))[0]
+        return ravel_pytree(jax.grad(self.private_model.record_log_likelihood)(z, record))[0]
 
 
 def synthetic_gradients(
-    wall: PrivateModel, start: dict[str, Any], inputs: list[Any], rng_key: Any, vector: Shares
+    model: PrivateModel, start: dict[str, Any], inputs: list[Any], rng_key: Any, vector: Shares
 ) -> SyntheticRecords:
     """Made-up records, and what they would add to a step.
 
-    :param wall: the model, split.
+    :param model: the model, split.
     :param start: the unconstrained position where a chain starts.
     :param inputs: record arrays, made up or public; outcomes in them that the model observes as
         they are get replaced by draws from the model.
@@ -100,7 +100,7 @@ def synthetic_gradients(
     :param vector: what a record adds to a step.
     """
     truth_key, outcome_key = random.split(rng_key)
-    drawn, constrained = _prior_draws(wall, truth_key)
+    drawn, constrained = _prior_draws(model, truth_key)
     chosen = _evenly_spread({name: np.asarray(leaf) for name, leaf in drawn.items()})
     truths = {name: leaf[chosen] for name, leaf in drawn.items()}
     numbers = {
@@ -108,16 +108,16 @@ def synthetic_gradients(
         for name, leaf in constrained.items()
         if leaf.size == _POOL
     }
-    *found, records = _gradients(wall, vector, start, inputs, truths, outcome_key)
+    *found, records = _gradients(model, vector, start, inputs, truths, outcome_key)
     rows = tuple(np.asarray(leaf)[:, :, 0] for leaf in records)
     return SyntheticRecords(*map(np.asarray, found), records=rows, truths=numbers)
 
 
 @partial(jax.jit, static_argnums=0)
-def _prior_draws(wall: PrivateModel, rng_key: Any) -> tuple[dict, dict]:
+def _prior_draws(model: PrivateModel, rng_key: Any) -> tuple[dict, dict]:
     """A pool of prior draws, unconstrained and constrained."""
-    draws = jax.lax.map(lambda key: wall.init(key, init_to_sample), random.split(rng_key, _POOL))
-    constrained = jax.vmap(wall.constrain)(draws)
+    draws = jax.lax.map(lambda key: model.init(key, init_to_sample), random.split(rng_key, _POOL))
+    constrained = jax.vmap(model.constrain)(draws)
     return draws, {name: constrained[name] for name in draws}
 
 
@@ -138,9 +138,9 @@ def _evenly_spread(draws: dict[str, np.ndarray]) -> np.ndarray:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _gradients(
-    wall: PrivateModel, vector: Shares, start: dict, inputs: list[Any], truths: dict, rng_key: Any
+    model: PrivateModel, vector: Shares, start: dict, inputs: list[Any], truths: dict, rng_key: Any
 ) -> tuple:
-    simulate = _simulator(wall)
+    simulate = _simulator(model)
 
     def one_draw(drawn: tuple) -> tuple:
         truth, outcome_key = drawn
@@ -154,13 +154,13 @@ def _gradients(
     return jax.lax.map(one_draw, (truths, random.split(rng_key, _DRAWS)))
 
 
-def _simulator(wall: PrivateModel) -> Callable[[dict, list, Any], list]:
+def _simulator(model: PrivateModel) -> Callable[[dict, list, Any], list]:
     """A function that redraws the outcomes of one record at a position."""
 
     def simulate(z: dict, record: list, key: Any) -> list:
         model_key, draw_key = random.split(key)
         drawn = list(record)
-        for k, site in enumerate(_observed(wall, z, record, model_key)):
+        for k, site in enumerate(_observed(model, z, record, model_key)):
             places = [i for i, leaf in enumerate(record) if leaf is site["value"]]
             if places:
                 outcome = site["fn"].sample(random.fold_in(draw_key, k))
@@ -171,14 +171,14 @@ def _simulator(wall: PrivateModel) -> Callable[[dict, list, Any], list]:
     return simulate
 
 
-def _observed(wall: PrivateModel, z: dict, record: list, key: Any) -> list[dict[str, Any]]:
+def _observed(model: PrivateModel, z: dict, record: list, key: Any) -> list[dict[str, Any]]:
     """Observed sites of one record at a position."""
     with handlers.block():
-        sites = record_sites(wall.function, wall, wall.constrain(z), record, key)
+        sites = record_sites(model.function, model, model.constrain(z), record, key)
     return [site for site in sites.values() if site["is_observed"]]
 
 
-def spread_is_given(wall: PrivateModel, start: dict[str, Any], inputs: list[Any]) -> bool:
+def spread_is_given(model: PrivateModel, start: dict[str, Any], inputs: list[Any]) -> bool:
     """Whether an outcome is a count whose mean fixes its variance, as a Poisson's does.
 
     Real counts are as a rule more spread than that; nothing in such a model can tell.
@@ -186,7 +186,7 @@ def spread_is_given(wall: PrivateModel, start: dict[str, Any], inputs: list[Any]
     found: list[bool] = []
 
     def look(z: dict, record: list) -> None:
-        sites = _observed(wall, z, record, random.key(0))
+        sites = _observed(model, z, record, random.key(0))
         found.extend(_is_bare_count(site["fn"]) for site in sites)
 
     jax.eval_shape(look, start, [leaf[:1] for leaf in inputs])

@@ -242,20 +242,20 @@ class DPFastMH(PrivateKernel):
 
     def _bind(
         self,
-        wall: PrivateModel,
+        model: PrivateModel,
         *,
         num_steps: int,
         relation: Relation,
         delta: float,
         num_chains: int,
     ) -> BoundMetropolis:
-        check_public_moves(wall, self.public_moves)
+        check_public_moves(model, self.public_moves)
         if self.record_bound is not None:
-            _try_record_bound(wall, self.record_bound)
-        directional = self._directional(wall)
-        self._check_batch(wall, relation)
+            _try_record_bound(model, self.record_bound)
+        directional = self._directional(model)
+        self._check_batch(model, relation)
         plan = planned(
-            self._settings(wall, directional, relation),
+            self._settings(model, directional, relation),
             num_steps=num_steps,
             num_chains=num_chains,
             relation=relation,
@@ -264,11 +264,11 @@ class DPFastMH(PrivateKernel):
         )
         roots = None
         if self.preconditioner is not None:
-            metric = by_coordinate(wall, "preconditioner", self.preconditioner, default=1.0)
+            metric = by_coordinate(model, "preconditioner", self.preconditioner, default=1.0)
             roots = tuple(math.sqrt(g) for g in metric)
         step = self.step_size if callable(self.step_size) else float(self.step_size)
         return BoundMetropolis(
-            wall=wall,
+            private_model=model,
             steps_per_sample=self.steps_per_sample,
             walk=RandomWalk(step, roots, self.max_move),
             plan=plan,
@@ -276,7 +276,7 @@ class DPFastMH(PrivateKernel):
         )
 
     def _settings(
-        self, wall: PrivateModel, directional: bool, relation: Relation
+        self, model: PrivateModel, directional: bool, relation: Relation
     ) -> MetropolisSettings:
         return MetropolisSettings(
             acceptance=self.acceptance,
@@ -291,12 +291,12 @@ class DPFastMH(PrivateKernel):
             rho=self.rho,
             step_size=None if callable(self.step_size) else float(self.step_size),
             directional=directional,
-            dim=dimension(wall),
-            num_records=wall.num_records,
+            dim=dimension(model),
+            num_records=model.num_records,
             one_by_one=relation == "add_remove",
         )
 
-    def _directional(self, wall: PrivateModel) -> bool:
+    def _directional(self, model: PrivateModel) -> bool:
         """Whether the charge is averaged over directions; refuses a charge without a bound."""
         if self.record_bound is not None or self.max_move is not None or self.lipschitz == math.inf:
             return False
@@ -315,18 +315,18 @@ class DPFastMH(PrivateKernel):
                 need + "acceptance='barker' on all records, with one candidate, a constant "
                 "step_size and no preconditioner: give max_move="
             )
-        if dimension(wall) > _MOST_DIMENSIONS:
+        if dimension(model) > _MOST_DIMENSIONS:
             raise ValueError(
                 need + f"at most {_MOST_DIMENSIONS} coordinates, in which the rounding of a "
                 "record's slope is accounted for: give max_move="
             )
         if self.smoothness is None:
-            _require_linear(wall, need)
+            _require_linear(model, need)
         else:
-            _require_slopes(wall)
+            _require_slopes(model)
         return True
 
-    def _check_batch(self, wall: PrivateModel, relation: Relation) -> None:
+    def _check_batch(self, model: PrivateModel, relation: Relation) -> None:
         if self.batch_size is None:
             return
         if relation == "add_remove":
@@ -334,9 +334,9 @@ class DPFastMH(PrivateKernel):
                 "batch_size= needs a public number of records, which relation='add_remove' keeps "
                 "private: use full batches, or an accountant with 'zero_out' or 'replace_one'"
             )
-        if self.batch_size > wall.num_records:
+        if self.batch_size > model.num_records:
             raise ValueError(
-                f"batch_size={self.batch_size:g} is larger than the {wall.num_records} records: "
+                f"batch_size={self.batch_size:g} is larger than the {model.num_records} records: "
                 "give at most that many, or leave it out for full batches"
             )
         if self.lipschitz == math.inf:
@@ -348,11 +348,11 @@ class DPFastMH(PrivateKernel):
             )
 
 
-def _require_linear(wall: PrivateModel, need: str) -> None:
+def _require_linear(model: PrivateModel, need: str) -> None:
     """Refuse a model whose records are no functions of a linear predictor with a bounded slope."""
     other = "give max_move=, or smoothness=, a bound on the curvature of one record"
     try:
-        glm = recognise(wall)
+        glm = recognise(model)
     except UnsupportedModelError as error:
         raise ValueError(need + f"generalised linear models: {other} ({error})") from None
     try:
@@ -367,12 +367,12 @@ def _require_linear(wall: PrivateModel, need: str) -> None:
         )
 
 
-def _require_slopes(wall: PrivateModel) -> None:
+def _require_slopes(model: PrivateModel) -> None:
     """Refuse a model without gradients while nothing is charged."""
-    z = wall.init(random.key(0))
-    record = wall.dummy_records(random.key(0), 1)
+    z = model.init(random.key(0))
+    record = model.dummy_records(random.key(0), 1)
     try:
-        jax.eval_shape(jax.grad(wall.record_log_likelihood), z, record)
+        jax.eval_shape(jax.grad(model.record_log_likelihood), z, record)
     except (TypeError, ValueError, NotImplementedError):
         raise ValueError(
             "smoothness= needs the gradient of a record's log likelihood, which this model does "
@@ -381,9 +381,9 @@ def _require_slopes(wall: PrivateModel) -> None:
 
 
 @lru_cache(maxsize=64)
-def _try_record_bound(wall: PrivateModel, record_bound: Callable[[dict, dict], Any]) -> None:
+def _try_record_bound(model: PrivateModel, record_bound: Callable[[dict, dict], Any]) -> None:
     """Refuse a bound that is none between two made-up positions: a chain would never move."""
-    here, there = (wall.init(random.key(seed)) for seed in range(2))
+    here, there = (model.init(random.key(seed)) for seed in range(2))
     found = jax.jit(record_bound)(here, there)
     if jnp.shape(found) != () or not found >= 0:
         given = f"shape {jnp.shape(found)}" if jnp.shape(found) else f"{float(found):.4g}"

@@ -70,38 +70,38 @@ def move_publicly(key: Any, z: dict, moves: tuple[Move, ...], log_prior: Callabl
 
 
 @lru_cache(maxsize=64)
-def check_public_moves(wall: PrivateModel, moves: tuple[Move, ...]) -> None:
+def check_public_moves(model: PrivateModel, moves: tuple[Move, ...]) -> None:
     """Try every public move on made-up positions and records.
 
-    :param wall: the model.
+    :param model: the model.
     :param moves: functions from an unconstrained position to another.
     :raises ValueError: for a move that is no involution, changes volume, or changes the likelihood
         of a made-up record.
     """
     for place, move in enumerate(moves):
-        _check_one(wall, move, f"public_moves[{place}]")
+        _check_one(model, move, f"public_moves[{place}]")
 
 
-def _check_one(wall: PrivateModel, move: Move, name: str) -> None:
-    unravel = ravel_pytree(wall.init(random.key(0)))[1]
+def _check_one(model: PrivateModel, move: Move, name: str) -> None:
+    unravel = ravel_pytree(model.init(random.key(0)))[1]
 
     def moved(flat: Float[Array, " dim"]) -> Float[Array, " dim"]:
         new = move(unravel(flat))
-        if set(new) != set(wall.latents):
+        if set(new) != set(model.latents):
             raise ValueError(f"{name} must return every latent, got {sorted(new)}")
         return ravel_pytree({site: new[site] for site in sorted(new)})[0]
 
     @jax.jit
     def tried(here: Float[Array, " dim"], record: list) -> tuple[Array, Array, Array, Array]:
         there = moved(here)
-        before, after = (wall.record_log_likelihood(unravel(z), record) for z in (here, there))
+        before, after = (model.record_log_likelihood(unravel(z), record) for z in (here, there))
         return moved(there), jax.jacobian(moved)(here), before, after
 
     for seed in range(_TRIES):
         start_key, spread_key, record_key = random.split(random.key(seed), 3)
-        position = ravel_pytree(wall.init(start_key))[0]
+        position = ravel_pytree(model.init(start_key))[0]
         position = position + random.normal(spread_key, position.shape, position.dtype)
-        _require_public(name, position, tried(position, wall.dummy_records(record_key, 1)))
+        _require_public(name, position, tried(position, model.dummy_records(record_key, 1)))
 
 
 def _require_public(

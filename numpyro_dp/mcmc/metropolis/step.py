@@ -106,7 +106,7 @@ class BoundMetropolis(BoundKernel):
         else:
             z, allowance, record_cache = self._decide(step_key, state, record_cache, records)
         if self.public_moves:
-            z = move_publicly(move_key, z, self.public_moves, self.wall.log_prior)
+            z = move_publicly(move_key, z, self.public_moves, self.private_model.log_prior)
         return state._replace(z=z, allowance=allowance), record_cache
 
     @property
@@ -131,7 +131,7 @@ class BoundMetropolis(BoundKernel):
         move = self.walk.draw(walk_key, state.i, position, 1)[0]
         candidate = position + move
         there = unravel(candidate)
-        prior = self.wall.log_prior(there) - self.wall.log_prior(state.z)
+        prior = self.private_model.log_prior(there) - self.private_model.log_prior(state.z)
         possible = prior > -jnp.inf
         limit, tried, allowance = self.plan.charge.admit(
             state.allowance, [state.z, there], possible
@@ -155,7 +155,7 @@ class BoundMetropolis(BoundKernel):
         centre = position + self.walk.draw(centre_key, state.i, position, 1)[0]
         moved = centre + self.walk.draw(walk_key, state.i, position, count)
         points = jnp.concatenate([position[None], moved])
-        prior = jax.vmap(lambda point: self.wall.log_prior(unravel(point)))(points)
+        prior = jax.vmap(lambda point: self.private_model.log_prior(unravel(point)))(points)
         # What the prior excludes is no place to ask a record about.
         places = jax.vmap(unravel)(jnp.where((prior > -jnp.inf)[:, None], points, position))
         listed = [unravel(point) for point in points]
@@ -165,7 +165,9 @@ class BoundMetropolis(BoundKernel):
         power = self.plan.power
 
         def term(record: list) -> Float[Array, " candidates"]:
-            return power * jax.vmap(self.wall.record_log_likelihood, (0, None))(places, record)
+            return power * jax.vmap(self.private_model.record_log_likelihood, (0, None))(
+                places, record
+            )
 
         batch = self.plan.log_ratio
         if not isinstance(batch, FullBatch):
@@ -184,7 +186,7 @@ class BoundMetropolis(BoundKernel):
 
     def _likelihood_change(self, position: Array, candidate: Array, unravel: Any) -> RecordsChange:
         def value(z: dict, record: list) -> Float[Array, ""]:
-            return self.wall.record_log_likelihood(z, record)
+            return self.private_model.record_log_likelihood(z, record)
 
         def step(record: list, here: Float[Array, ""]) -> tuple[Array, Array]:
             there = value(unravel(candidate), record)
@@ -198,7 +200,7 @@ class BoundMetropolis(BoundKernel):
         The move is the normal vector as drawn. Far from the origin, positions are so coarse in
         floating point that their difference is longer on average, and the charge is its average.
         """
-        glm = recognise(self.wall)
+        glm = recognise(self.private_model)
         loss, power = glm.loss(), self.plan.power
         row_norm = self.plan.settings.slope / power / loss.lipschitz
 
@@ -221,7 +223,7 @@ class BoundMetropolis(BoundKernel):
         power = self.plan.power
 
         def value(point: Array, record: list) -> Float[Array, ""]:
-            return self.wall.record_log_likelihood(unravel(point), record)
+            return self.private_model.record_log_likelihood(unravel(point), record)
 
         def step(record: list, here: Float[Array, ""]) -> tuple[Array, Array]:
             there = value(position + move, record)

@@ -36,14 +36,14 @@ ARITHMETIC = (
 class BoundedTarget:
     """prior(θ)·exp(τ Σ clip(log p)) with its public constants.
 
-    :param wall: the model.
+    :param private_model: the model.
     :param guarantee: bounds on a record's log likelihood.
     :param power: τ.
     :param num_records: the number of records, or a public upper bound where it is private.
     :param one_by_one: see :func:`~numpyro_dp.mcmc.posterior.draw.record_by_record`.
     """
 
-    wall: PrivateModel
+    private_model: PrivateModel
     guarantee: BoundedLikelihood
     power: float
     num_records: int
@@ -68,7 +68,7 @@ class BoundedTarget:
         low, high = self.guarantee.lower, self.guarantee.upper
 
         def steps(record: list) -> Int[Array, ""]:
-            value = self.wall.record_log_likelihood(z, record)
+            value = self.private_model.record_log_likelihood(z, record)
             share = jnp.clip((value - low) / (high - low), 0, 1)
             # Nowhere but in [0, 1], NaN included: a record that is never finite is a null one.
             return jnp.rint(jnp.where(share >= 0, share, 0) * STEPS).astype(jnp.int32)
@@ -128,7 +128,7 @@ class Grid:
         shapes = {
             name: tuple(value.shape)
             for name, value in jax.eval_shape(
-                target.wall.init, jax.eval_shape(lambda: random.key(0))
+                target.private_model.init, jax.eval_shape(lambda: random.key(0))
             ).items()
         }
         given = {name: np.asarray(value, float) for name, value in self.points.items()}
@@ -164,7 +164,7 @@ class GridDraw(BoundedDraw):
     def _log_prior(self) -> np.ndarray:
         with jax.ensure_compile_time_eval():
             points = {n: jnp.asarray(v) for n, v in self.points.items()}
-            return np.asarray(jax.vmap(self.target.wall.log_prior)(points), float)
+            return np.asarray(jax.vmap(self.target.private_model.log_prior)(points), float)
 
     @property
     def tv(self) -> float:

@@ -27,14 +27,14 @@ _ULPS = 64
 class ConcaveTarget:
     """F(θ) = −log prior(θ) + τ Σ f(x·θ + offset), for records within their bounds.
 
-    :param wall: the model.
+    :param private_model: the model.
     :param guarantee: what bounds the records.
     :param power: τ.
     :param num_records: the number of records, or a public upper bound where it is private.
     :param one_by_one: rows are computed one at a time, since a missing record moves the others.
     """
 
-    wall: PrivateModel
+    private_model: PrivateModel
     guarantee: StronglyLogConcave
     power: float
     num_records: int
@@ -42,7 +42,7 @@ class ConcaveTarget:
 
     @property
     def glm(self) -> GLM:
-        return recognise(self.wall)
+        return recognise(self.private_model)
 
     @property
     def loss(self) -> Loss:
@@ -51,7 +51,7 @@ class ConcaveTarget:
     @property
     def prior(self) -> GaussianPrior:
         """The model's prior, tightened where the guarantee asks for it."""
-        prior, wanted = gaussian_prior(self.wall), self.guarantee.strong_convexity
+        prior, wanted = gaussian_prior(self.private_model), self.guarantee.strong_convexity
         extra = 0.0 if wanted is None else max(wanted - prior.least, 0.0)
         if extra == 0:
             return prior

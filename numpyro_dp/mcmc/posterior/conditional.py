@@ -113,11 +113,11 @@ class NUTSDraw(Draw):
 
         def energy(q: Any) -> Any:
             z = unravel(q)
-            terms = jax.vmap(lambda r: target.wall.record_log_likelihood(z, r))(
+            terms = jax.vmap(lambda r: target.private_model.record_log_likelihood(z, r))(
                 [leaf[:, None] for leaf in records]
             )
             low, high = target.guarantee.lower, target.guarantee.upper
             terms = jnp.clip(jnp.where(jnp.isnan(terms), low, terms), low, high)
-            return -target.wall.log_prior(z) - target.power * jnp.sum(terms)
+            return -target.private_model.log_prior(z) - target.power * jnp.sum(terms)
 
         return energy

@@ -193,7 +193,7 @@ class OPS(PrivateKernel):
 
     def _bind(
         self,
-        wall: PrivateModel,
+        model: PrivateModel,
         *,
         num_steps: int,
         relation: Relation,
@@ -201,14 +201,14 @@ class OPS(PrivateKernel):
         num_chains: int,
     ) -> BoundOPS:
         private_size = relation == "add_remove"
-        if private_size and (self.max_records is None or self.max_records < wall.num_records):
+        if private_size and (self.max_records is None or self.max_records < model.num_records):
             raise ValueError(
                 "under relation='add_remove' the number of records is private: give "
                 "max_records=, a public upper bound on it"
             )
-        size = self.max_records if private_size and self.max_records else wall.num_records
+        size = self.max_records if private_size and self.max_records else model.num_records
         at = _methods(
-            wall,
+            model,
             self.guarantee,
             self.sampler,
             size,
@@ -218,8 +218,8 @@ class OPS(PrivateKernel):
         most = float(self.likelihood_power)
         if self.privacy is not None:
             at = lru_cache(maxsize=None)(at)
-            most = largest_power(partial(_run, wall, at, num_steps), self.privacy, relation, most)
-        return BoundOPS(wall, self.steps_per_sample, at(most), most)
+            most = largest_power(partial(_run, model, at, num_steps), self.privacy, relation, most)
+        return BoundOPS(model, self.steps_per_sample, at(most), most)
 
 
 def _failure(delta: float, num_steps: int) -> float:
@@ -228,7 +228,7 @@ def _failure(delta: float, num_steps: int) -> float:
 
 
 def _methods(
-    wall: PrivateModel,
+    model: PrivateModel,
     guarantee: StronglyLogConcave | BoundedLikelihood,
     sampler: Any,
     num_records: int,
@@ -239,9 +239,9 @@ def _methods(
 
     def at(power: float) -> Draw:
         if isinstance(guarantee, StronglyLogConcave):
-            target = ConcaveTarget(wall, guarantee, power, num_records, one_by_one)
+            target = ConcaveTarget(model, guarantee, power, num_records, one_by_one)
             return sampler.bound_to(target)
-        bounded = BoundedTarget(wall, guarantee, power, num_records, one_by_one)
+        bounded = BoundedTarget(model, guarantee, power, num_records, one_by_one)
         if isinstance(sampler, Rejection):
             return sampler.bound_to(bounded, failure)
         return sampler.bound_to(bounded)
@@ -249,8 +249,8 @@ def _methods(
     return at
 
 
-def _run(wall: PrivateModel, at: Callable[[float], Draw], num_steps: int, power: float) -> DpEvent:
-    return BoundOPS(wall, 1, at(power), power).event(num_steps)
+def _run(model: PrivateModel, at: Callable[[float], Draw], num_steps: int, power: float) -> DpEvent:
+    return BoundOPS(model, 1, at(power), power).event(num_steps)
 
 
 def largest_power(

@@ -59,7 +59,7 @@ class Rejection:
         :raises ValueError: when too many tries would be needed.
         :raises UnsupportedModelError: when the prior cannot be drawn from.
         """
-        _require_drawable(target.wall)
+        _require_drawable(target.private_model)
         least = math.exp(-target.range * target.num_records)
         tries = self.max_tries
         if tries is None:
@@ -101,12 +101,12 @@ class RejectionDraw(BoundedDraw):
         return ARITHMETIC.replace("one secret 62-bit uniform number", "secret 62-bit uniforms")
 
     def draw(self, key: Any, z: dict, records: list) -> dict:
-        wall, most = self.target.wall, self.target.num_records * STEPS
+        model, most = self.target.private_model, self.target.num_records * STEPS
 
         def attempt(carry: tuple, key: Any) -> tuple[tuple, None]:
             accepted, kept = carry
             proposal_key, accept_key = random.split(key)
-            proposal = wall.init(proposal_key, init_to_sample)
+            proposal = model.init(proposal_key, init_to_sample)
             total = self.target.total(proposal, records)
             with jax.enable_x64(True):
                 chance = jnp.exp(self.target.step * (total - most).astype(jnp.float64))
@@ -119,20 +119,20 @@ class RejectionDraw(BoundedDraw):
         return lax.scan(attempt, start, random.split(key, self.tries))[0][1]
 
 
-def _require_drawable(wall: PrivateModel) -> None:
-    for name in wall.structure.outside(wall.plate, "observed", "factor"):
+def _require_drawable(model: PrivateModel) -> None:
+    for name in model.structure.outside(model.plate, "observed", "factor"):
         raise UnsupportedModelError(
-            f"site `{name}` outside plate `{wall.plate}` is part of the prior, which rejection "
+            f"site `{name}` outside plate `{model.plate}` is part of the prior, which rejection "
             "draws its proposals from: take it out, or use a Grid"
         )
     flat: list[str] = []
 
     def trace(arrays: list, key: Any) -> None:
-        sites = latent_sites(wall.function, wall.layout.fill(arrays), key)
+        sites = latent_sites(model.function, model.layout.fill(arrays), key)
         improper = dist.ImproperUniform
         flat.extend(n for n, s in sites.items() if isinstance(peeled(s["fn"]).fn, improper))
 
-    jax.eval_shape(trace, wall.layout.structs(), jax.eval_shape(lambda: random.key(0)))
+    jax.eval_shape(trace, model.layout.structs(), jax.eval_shape(lambda: random.key(0)))
     if flat:
         raise UnsupportedModelError(
             f"site `{flat[0]}` has an improper prior, which cannot be drawn from: give it a proper "

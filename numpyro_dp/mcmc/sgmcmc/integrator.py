@@ -199,14 +199,14 @@ class BoundSumKernel(BoundKernel):
         """What one record adds to the released sum at a position."""
 
     def release(self, key: Any, z: dict, records: list, step: Any) -> Float[Array, " entries"]:
-        """The noisy sum of one step: all that leaves the wall."""
+        """The noisy sum of one step: all that leaves."""
         released = self.private_sum.release(key, self.record_vector(z), records, step)
         return released.astype(ravel_pytree(z)[0].dtype)
 
     def posterior_gradient(self, z: dict, likelihood: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """Gradient of the (tempered) log posterior, from the released one of the likelihood."""
         position, unravel = ravel_pytree(z)
-        prior = jax.grad(lambda position: self.wall.log_prior(unravel(position)))(position)
+        prior = jax.grad(lambda position: self.private_model.log_prior(unravel(position)))(position)
         return prior + self.likelihood_power * likelihood
 
     def record_gradient(self, z: dict) -> Callable[[list[Array]], Float[Array, " dim"]]:
@@ -215,7 +215,7 @@ class BoundSumKernel(BoundKernel):
 
         def gradient(record: list[Array]) -> Float[Array, " dim"]:
             def term(position: Float[Array, " dim"]) -> Float[Array, ""]:
-                return self.wall.record_log_likelihood(unravel(position), record)
+                return self.private_model.record_log_likelihood(unravel(position), record)
 
             return jax.grad(term)(position)
 

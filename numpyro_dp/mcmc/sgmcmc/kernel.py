@@ -29,29 +29,29 @@ from numpyro_dp.model.private_model import PrivateModel
 
 
 @lru_cache(maxsize=64)
-def shapes(wall: PrivateModel) -> dict[str, tuple[int, ...]]:
+def shapes(model: PrivateModel) -> dict[str, tuple[int, ...]]:
     """Unconstrained shape of each latent, in the order in which they are flattened."""
-    z = jax.eval_shape(wall.init, jax.eval_shape(lambda: random.key(0)))
+    z = jax.eval_shape(model.init, jax.eval_shape(lambda: random.key(0)))
     return {name: tuple(z[name].shape) for name in sorted(z)}
 
 
-def dimension(wall: PrivateModel) -> int:
+def dimension(model: PrivateModel) -> int:
     """Number of coordinates of the unconstrained position."""
-    return sum(math.prod(shape) for shape in shapes(wall).values())
+    return sum(math.prod(shape) for shape in shapes(model).values())
 
 
 def by_coordinate(
-    wall: PrivateModel, argument: str, values: Mapping[str, ArrayLike], *, default: float | None
+    model: PrivateModel, argument: str, values: Mapping[str, ArrayLike], *, default: float | None
 ) -> tuple[float, ...]:
     """One positive number for each coordinate, from numbers or arrays by site.
 
-    :param wall: the model.
+    :param model: the model.
     :param argument: name of the user's argument, for messages.
     :param values: by site, what broadcasts to its unconstrained shape.
     :param default: for sites that are not named; ``None`` asks for all of them.
     :raises ValueError: for unknown or missing sites, wrong shapes, and what is not positive.
     """
-    latents = shapes(wall)
+    latents = shapes(model)
     unknown = sorted(set(values) - set(latents))
     if unknown:
         raise ValueError(
@@ -115,7 +115,7 @@ class GradientKernel(PrivateKernel):
 
     def _bind(
         self,
-        wall: PrivateModel,
+        model: PrivateModel,
         *,
         num_steps: int,
         relation: Relation,
@@ -123,18 +123,18 @@ class GradientKernel(PrivateKernel):
         num_chains: int,
     ) -> BoundSumKernel:
         if relation == "add_remove":
-            arguments.check_private_size(self.sampling_rate, self.max_records, wall.num_records)
+            arguments.check_private_size(self.sampling_rate, self.max_records, model.num_records)
         metric, blocks, joint = None, None, self.clip_norm
         if self.preconditioner is not None:
-            metric = by_coordinate(wall, "preconditioner", self.preconditioner, default=1.0)
+            metric = by_coordinate(model, "preconditioner", self.preconditioner, default=1.0)
         if isinstance(joint, Mapping):
-            blocks, joint = by_coordinate(wall, "clip_norm", joint, default=None), 1.0
-        rate = arguments.expected_rate(self.batch_size, self.sampling_rate, wall.num_records)
-        dim = dimension(wall)
+            blocks, joint = by_coordinate(model, "clip_norm", joint, default=None), 1.0
+        rate = arguments.expected_rate(self.batch_size, self.sampling_rate, model.num_records)
+        dim = dimension(model)
         weights = _clip_weights(metric, blocks)
         scale, spread = self._weights(weights, blocks, float(joint), dim)
         mechanism = planned_sum(
-            num_records=wall.num_records,
+            num_records=model.num_records,
             max_records=self.max_records if relation == "add_remove" else None,
             dim=self._entries(dim),
             sampling_rate=rate,
@@ -148,7 +148,7 @@ class GradientKernel(PrivateKernel):
         )
         return self._bound(
             weights,
-            wall=wall,
+            private_model=model,
             steps_per_sample=self.steps_per_sample,
             private_sum=mechanism,
             integrator=self.integrator(rate),

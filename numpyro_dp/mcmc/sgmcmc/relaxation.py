@@ -169,7 +169,7 @@ def _sentence(site: str, sd: float, times: float, limit: float) -> str:
 
 def _site(kernel: BoundSumKernel, coordinate: int) -> str:
     """The site that a coordinate of the flattened position belongs to."""
-    for name, shape in shapes(kernel.wall).items():
+    for name, shape in shapes(kernel.private_model).items():
         coordinate -= int(np.prod(shape))
         if coordinate < 0:
             return name
@@ -211,7 +211,7 @@ def _slopes(kernel: BoundSumKernel, last: Any) -> tuple[dict, dict, dict, dict]:
         )
         for k, name in enumerate(sorted(z))
     }
-    slopes, mixed = (jax.jvp(kernel.wall.constrain, (z,), (v,))[1] for v in (ones, ramps))
+    slopes, mixed = (jax.jvp(kernel.private_model.constrain, (z,), (v,))[1] for v in (ones, ramps))
     return slopes, mixed, ramps, z
 
 

@@ -294,7 +294,7 @@ def _term(pair: ModelAndGuide, values: Mapping[str, Any]) -> Pruned:
 def check_sum(pair: ModelAndGuide, bound: TracedElbo) -> None:
     """Refuse a pair whose bound is no sum over records, as far as made-up records can tell.
 
-    For models without a wall, which is checked itself.
+    For pairs whose model cannot be split by itself, which would be checked.
 
     :raises UnsupportedModelError: when records change each other's terms.
     """

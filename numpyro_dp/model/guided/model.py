@@ -33,18 +33,18 @@ _OUTCOMES = 0x6F757463
 class Outline(NamedTuple):
     """What a model says of its records before it meets a guide.
 
-    - **wall**: the model split without a guide, where that is possible.
+    - **private_model**: the model split without a guide, where that is possible.
     """
 
     layout: Layout
     plate: str
     num_records: int
-    wall: PrivateModel | None
+    private_model: PrivateModel | None
 
     @property
     def dropped(self) -> tuple[str, ...]:
         """Deterministic sites that read a record, as far as is known without a guide."""
-        return () if self.wall is None else self.wall.dropped_deterministics
+        return () if self.private_model is None else self.private_model.dropped_deterministics
 
     def records(
         self, model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -81,15 +81,17 @@ def outline(
     layout.require_no_listed_data(num_records)
     require_all_handed(model, layout, num_records, records)
     own = structure.inside(plate, "latent")
-    wall = None
+    target = None
     if summed and not own and not structure.of_kind("param") and structure.of_kind("latent"):
-        wall = private_model(model, args, kwargs, data_plate=data_plate, private_size=private_size)
+        target = private_model(
+            model, args, kwargs, data_plate=data_plate, private_size=private_size
+        )
     elif private_size:
         raise UnsupportedModelError(
             "under add_remove the number of records is private, and models with parameters or "
             "with latents of single records are not checked for that: use zero_out or replace_one"
         )
-    return Outline(layout, plate, num_records, wall)
+    return Outline(layout, plate, num_records, target)
 
 
 class VariationalModel(Frozen):
@@ -116,7 +118,7 @@ class VariationalModel(Frozen):
     guide: Callable[..., Any]
     plate: str
     num_records: int
-    wall: PrivateModel | None
+    private_model: PrivateModel | None
     local_latents: tuple[str, ...]
     layout: Layout
     private_size: bool
@@ -137,7 +139,7 @@ class VariationalModel(Frozen):
             refuse_captured_arrays(guide, found.layout, found.num_records, whose="the guide")
         pair = ModelAndGuide(model, guide, found.layout, structure, found.plate, found.num_records)
         bound = trace_bound(pair, private_size)
-        if read and found.wall is None:
+        if read and found.private_model is None:
             check_sum(pair, bound)
         self._keep(
             (model, guide, found.layout, data_plate, private_size, x64()),
@@ -145,7 +147,7 @@ class VariationalModel(Frozen):
             guide=guide,
             plate=found.plate,
             num_records=found.num_records,
-            wall=found.wall,
+            private_model=found.private_model,
             local_latents=pair.local,
             layout=found.layout,
             private_size=private_size,
@@ -155,7 +157,7 @@ class VariationalModel(Frozen):
     def __reduce__(self) -> tuple[Any, ...]:
         # Jaxprs do not pickle; model, guide and layout hold no record and rebuild them.
         model, guide, layout, data_plate, private_size, _ = self._identity
-        found = Outline(layout, self.plate, layout.rows, self.wall)
+        found = Outline(layout, self.plate, layout.rows, self.private_model)
         return VariationalModel, (model, guide, found, data_plate, private_size, False)
 
     def redacted(self) -> VariationalModel:
@@ -163,9 +165,9 @@ class VariationalModel(Frozen):
         if not self.private_size:
             return self
         made = object.__new__(VariationalModel)
-        wall = None if self.wall is None else self.wall.redacted()
+        model = None if self.private_model is None else self.private_model.redacted()
         rows = self.layout.rows
-        made.__dict__.update(self.__dict__, num_records=rows, wall=wall)
+        made.__dict__.update(self.__dict__, num_records=rows, private_model=model)
         return made
 
     @property

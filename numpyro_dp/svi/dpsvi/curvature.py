@@ -48,22 +48,26 @@ def held_scales(
         )
     if scale == "gradient" or not possible:
         return ()
-    _require_judged(target.wall)
+    _require_judged(target.private_model)
     if isinstance(guide, autoguide.AutoDiagonalNormal):
         return (f"{guide.prefix}_scale",)
     return tuple(f"{name}_{guide.prefix}_scale" for name in target.latents)
 
 
 @lru_cache(maxsize=64)
-def _require_judged(wall: PrivateModel) -> None:
-    # The wall judges what every algorithm runs, and only this one takes second derivatives.
-    values = len(jax.tree.leaves(wall.programs.constrained))
-    require_own_curvature(wall.term, wall.layout, wall.num_records, values)
+def _require_judged(model: PrivateModel) -> None:
+    # The model judges what every algorithm runs, and only this one takes second derivatives.
+    values = len(jax.tree.leaves(model.programs.constrained))
+    require_own_curvature(model.term, model.layout, model.num_records, values)
 
 
 def _takes_curvature(guide: Any, target: VariationalModel) -> bool:
     normal = type(guide) in (autoguide.AutoNormal, autoguide.AutoDiagonalNormal)
-    return normal and target.wall is not None and set(target.latents) == set(target.wall.latents)
+    return (
+        normal
+        and target.private_model is not None
+        and set(target.latents) == set(target.private_model.latents)
+    )
 
 
 @dataclass(frozen=True)
@@ -84,10 +88,10 @@ class CurvatureRelease:
         computed from it and from the prior.
         """
         z = _location(guide, self.target, params)
-        wall = self.target.wall
-        if wall is None:
+        model = self.target.private_model
+        if model is None:
             raise ValueError("scale='curvature' needs a model without parameters of its own")
-        variance = _variances(wall, self.private_sum, key, z, list(records))
+        variance = _variances(model, self.private_sum, key, z, list(records))
         scale = jax.tree.map(jnp.sqrt, variance)
         if isinstance(guide, autoguide.AutoDiagonalNormal):
             flat = jnp.concatenate([scale[name].reshape(-1) for name in guide._init_locs])
@@ -112,15 +116,15 @@ def _location(guide: Any, target: VariationalModel, params: dict[str, Any]) -> d
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _variances(
-    wall: PrivateModel, private_sum: PrivateSum, key: Any, z: dict, records: list
+    model: PrivateModel, private_sum: PrivateSum, key: Any, z: dict, records: list
 ) -> dict[str, Array]:
     flat, unravel = ravel_pytree(z)
 
     def record_curvature(record: list[Array]) -> Float[Array, " dim"]:
-        return _curvature(lambda at: wall.record_log_likelihood(unravel(at), record), flat)
+        return _curvature(lambda at: model.record_log_likelihood(unravel(at), record), flat)
 
     released = private_sum.release(key, record_curvature, records).astype(flat.dtype)
-    prior = _curvature(lambda at: wall.log_prior(unravel(at)), flat)
+    prior = _curvature(lambda at: model.log_prior(unravel(at)), flat)
     likelihood = _positive_mean(released, private_sum.noise_sd())
     # A prior may curve upwards where the likelihood still holds the posterior together.
     precision = jnp.maximum(prior + likelihood, 1e-6 * (1 + jnp.abs(prior)))

@@ -152,19 +152,19 @@ class Reading(NamedTuple):
 
 def read_model(found: Outline) -> Reading:
     """Trace priors and observed site, and refuse what no conjugate family holds."""
-    wall = found.wall
-    if wall is None:
+    model = found.private_model
+    if model is None:
         raise UnsupportedModelError(
             "a conjugate guide needs a model with latents of its own, no `numpyro.param` sites, "
             f"and no continuous latent for each record: {FITS}"
         )
-    structs = dict(sorted(wall.programs.constrained.items()))
+    structs = dict(sorted(model.programs.constrained.items()))
     latents = {n: jax.ShapeDtypeStruct(s.shape, s.dtype) for n, s in structs.items()}
-    site, mixed = find_sites(wall)
+    site, mixed = find_sites(model)
     seen: list[str] = []
 
     def row(values: dict[str, Any], arrays: list[Any], key: Array) -> dict[str, Any]:
-        kind, parts = hear(wall, site, mixed, values, arrays, key)
+        kind, parts = hear(model, site, mixed, values, arrays, key)
         seen.append(kind)
         return parts
 
@@ -177,5 +177,5 @@ def read_model(found: Outline) -> Reading:
 
     told = TracedOutputs.of(found, lambda *inputs: {"row": row(*inputs)}, latents)
     derived = TracedOutputs.of(found, slopes, latents).labelled
-    priors = read_priors(found, wall.function, latents)
+    priors = read_priors(found, model.function, latents)
     return Reading(found, site, seen[-1], told, derived, priors)

@@ -61,7 +61,7 @@ class _Scores(PolyaGammaSchedule):
         return row.x * (self.residual(state, row).residual / self.score_unit(state))
 
 
-class _MatrixRounds(NamedTuple):
+class _Rounds(NamedTuple):
     """Work of the full design: curvature in its own basis, and the last rounds' targets.
 
     ``resolved`` is 1 along directions whose curvature is above its release's noise, else 0.
@@ -99,10 +99,10 @@ class FullScores(_Scores):
         )
         super().__init__(regression, found, settings, own)
 
-    def begin(self) -> _MatrixRounds:
+    def begin(self) -> _Rounds:
         """Nothing is known of the curvature."""
         dim, dtype = self.regression.dim, self._dtype
-        return _MatrixRounds(
+        return _Rounds(
             jnp.ones(dim, dtype),
             jnp.ones(dim, dtype),
             jnp.eye(dim, dtype=dtype),

@@ -148,13 +148,13 @@ def read_regression(
     :param found: the model's arguments, and the model split.
     :param intercept: place of a coefficient whose column holds ones; ``None`` to find it.
     """
-    wall = found.wall
-    if wall is None:
+    target = found.private_model
+    if target is None:
         raise UnsupportedModelError(
             "the model has parameters or latents of single records, and no predictor that all "
             f"records share: {_FITS}"
         )
-    glm = recognise(wall)
+    glm = recognise(target)
     if glm.family not in _FAMILIES:
         raise UnsupportedModelError(
             f"site `{glm.site}` has {glm.family} outcomes, which no Pólya–Gamma variable makes "
@@ -163,13 +163,15 @@ def read_regression(
     loss = glm.loss(max_trials=max_trials, max_count=max_count)
     arguments = synthetic_arguments(found.layout)
     latents = read_latents(model, *arguments)
-    chosen, constant = _columns(latents, constant_slopes(wall))
+    chosen, constant = _columns(latents, constant_slopes(target))
     place = _intercept(constant, intercept)
     centred = np.isnan(constant)
     if place is not None:
         centred[place[0]] = False
     laws = _gamma_laws(model, arguments, latents)
-    return Regression(glm, loss, latents, chosen, place, centred, _read_prior(wall, latents, laws))
+    return Regression(
+        glm, loss, latents, chosen, place, centred, _read_prior(target, latents, laws)
+    )
 
 
 def _columns(latents: Latents, slopes: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -202,14 +204,14 @@ def _intercept(constant: np.ndarray, given: int | None) -> tuple[int, float] | N
 
 
 def _read_prior(
-    wall: PrivateModel, latents: Latents, laws: tuple[np.ndarray, np.ndarray]
+    model: PrivateModel, latents: Latents, laws: tuple[np.ndarray, np.ndarray]
 ) -> WeightPrior:
     """Coefficients' conditional normal law and precisions' Gamma laws, checked on the program."""
     dim, groups = latents.dim, latents.groups
-    dtype = flat_position(wall)[1].dtype
+    dtype = flat_position(model)[1].dtype
 
     def log_prior(w: Float[Array, " dim"], log_tau: Float[Array, " groups"]) -> Float[Array, ""]:
-        return wall.log_prior({**cut(w, latents.coefficients), **_logs(latents, log_tau)})
+        return model.log_prior({**cut(w, latents.coefficients), **_logs(latents, log_tau)})
 
     def curvature(w: Float[Array, " dim"], tau: Float[Array, " groups"]) -> Array:
         return -jax.hessian(log_prior)(w, jnp.log(tau))

@@ -129,7 +129,7 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
             score_clip=own if clip_norm in (None, math.inf) else clip_norm,
             inner_steps=self._inner_steps,
         )
-        return _UnitRounds(self, found, network, basis, settings, num_steps, clip_norm != math.inf)
+        return _Rounds(self, found, network, basis, settings, num_steps, clip_norm != math.inf)
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Draw weights, bias, hidden logits and scales from the fitted law, not hidden units."""
@@ -212,7 +212,7 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
         return {**self.__dict__, "_network": kept}
 
 
-class _UnitRounds(BeliefSchedule):
+class _Rounds(BeliefSchedule):
     """A network's rounds with the arguments they were traced on."""
 
     def __init__(
