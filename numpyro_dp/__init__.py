@@ -10,56 +10,73 @@ from numpyro_dp import _moved
 from numpyro_dp._lazy import on_first_use
 
 if TYPE_CHECKING:
-    from numpyro_dp.accounting import Accountant as Accountant
-    from numpyro_dp.accounting import Budget as Budget
-    from numpyro_dp.accounting import PrivacyReport as PrivacyReport
-    from numpyro_dp.accounting import calibrate as calibrate
-    from numpyro_dp.accounting import events as events
+    from numpyro_dp.accounting import (
+        Accountant as Accountant,
+        Budget as Budget,
+        PrivacyReport as PrivacyReport,
+        calibrate as calibrate,
+        events as events,
+    )
     from numpyro_dp.accounting.bayesian import BayesianAccountant as BayesianAccountant
-    from numpyro_dp.diagnostics import AuditResult as AuditResult
-    from numpyro_dp.diagnostics import audit as audit
-    from numpyro_dp.diagnostics import from_numpyro as from_numpyro
-    from numpyro_dp.diagnostics.clipping_rate import ClippingRate as ClippingRate
-    from numpyro_dp.diagnostics.clipping_rate import clipping_rate as clipping_rate
-    from numpyro_dp.diagnostics.missing import MissingCount as MissingCount
-    from numpyro_dp.diagnostics.missing import count_missing as count_missing
-    from numpyro_dp.diagnostics.plan.plan import Plan as Plan
-    from numpyro_dp.diagnostics.plan.plan import plan as plan
-    from numpyro_dp.diagnostics.plots import plot_budget as plot_budget
-    from numpyro_dp.diagnostics.plots import plot_epsilon_by_step as plot_epsilon_by_step
-    from numpyro_dp.diagnostics.plots import plot_privacy_curve as plot_privacy_curve
-    from numpyro_dp.errors import BudgetExceededError as BudgetExceededError
-    from numpyro_dp.errors import LedgerError as LedgerError
-    from numpyro_dp.errors import UnsupportedModelError as UnsupportedModelError
-    from numpyro_dp.estimators import EstimatorResult as EstimatorResult
-    from numpyro_dp.estimators import ObjectivePerturbation as ObjectivePerturbation
-    from numpyro_dp.estimators import OutputPerturbation as OutputPerturbation
+    from numpyro_dp.diagnostics import (
+        AuditResult as AuditResult,
+        audit as audit,
+        from_numpyro as from_numpyro,
+    )
+    from numpyro_dp.diagnostics.clipping_rate import (
+        ClippingRate as ClippingRate,
+        clipping_rate as clipping_rate,
+    )
+    from numpyro_dp.diagnostics.missing import (
+        MissingCount as MissingCount,
+        count_missing as count_missing,
+    )
+    from numpyro_dp.diagnostics.plan.plan import Plan as Plan, plan as plan
+    from numpyro_dp.diagnostics.plots import (
+        plot_budget as plot_budget,
+        plot_epsilon_by_step as plot_epsilon_by_step,
+        plot_privacy_curve as plot_privacy_curve,
+    )
+    from numpyro_dp.errors import (
+        BudgetExceededError as BudgetExceededError,
+        LedgerError as LedgerError,
+        UnsupportedModelError as UnsupportedModelError,
+    )
+    from numpyro_dp.estimators import (
+        EstimatorResult as EstimatorResult,
+        ObjectivePerturbation as ObjectivePerturbation,
+        OutputPerturbation as OutputPerturbation,
+    )
     from numpyro_dp.families.hinge import HuberHinge as HuberHinge
-    from numpyro_dp.mcmc import DPSGFS as DPSGFS
-    from numpyro_dp.mcmc import DPSGHMC as DPSGHMC
-    from numpyro_dp.mcmc import DPSGLD as DPSGLD
-    from numpyro_dp.mcmc import DPSGNHT as DPSGNHT
-    from numpyro_dp.mcmc import MCMC as MCMC
-    from numpyro_dp.mcmc import OPS as OPS
-    from numpyro_dp.mcmc import BoundedLikelihood as BoundedLikelihood
-    from numpyro_dp.mcmc import DPBarkerMH as DPBarkerMH
-    from numpyro_dp.mcmc import DPFastMH as DPFastMH
-    from numpyro_dp.mcmc import DPPenaltyMH as DPPenaltyMH
-    from numpyro_dp.mcmc import Grid as Grid
-    from numpyro_dp.mcmc import Langevin as Langevin
-    from numpyro_dp.mcmc import PhaseTransitionStepSize as PhaseTransitionStepSize
-    from numpyro_dp.mcmc import PolynomialStepSize as PolynomialStepSize
-    from numpyro_dp.mcmc import Rejection as Rejection
-    from numpyro_dp.mcmc import StronglyLogConcave as StronglyLogConcave
-    from numpyro_dp.mcmc import UncheckedNUTS as UncheckedNUTS
+    from numpyro_dp.mcmc import (
+        DPSGFS as DPSGFS,
+        DPSGHMC as DPSGHMC,
+        DPSGLD as DPSGLD,
+        DPSGNHT as DPSGNHT,
+        MCMC as MCMC,
+        OPS as OPS,
+        BoundedLikelihood as BoundedLikelihood,
+        DPBarkerMH as DPBarkerMH,
+        DPFastMH as DPFastMH,
+        DPPenaltyMH as DPPenaltyMH,
+        Grid as Grid,
+        Langevin as Langevin,
+        PhaseTransitionStepSize as PhaseTransitionStepSize,
+        PolynomialStepSize as PolynomialStepSize,
+        Rejection as Rejection,
+        StronglyLogConcave as StronglyLogConcave,
+        UncheckedNUTS as UncheckedNUTS,
+    )
     from numpyro_dp.model.records import public as public
-    from numpyro_dp.svi import DPSVI as DPSVI
-    from numpyro_dp.svi import VIPS as VIPS
-    from numpyro_dp.svi import CentredInputs as CentredInputs
-    from numpyro_dp.svi import DPSVIRunResult as DPSVIRunResult
-    from numpyro_dp.svi import ElboTrace as ElboTrace
-    from numpyro_dp.svi import PrivateCentre as PrivateCentre
-    from numpyro_dp.svi import guides as guides
+    from numpyro_dp.svi import (
+        DPSVI as DPSVI,
+        VIPS as VIPS,
+        CentredInputs as CentredInputs,
+        DPSVIRunResult as DPSVIRunResult,
+        ElboTrace as ElboTrace,
+        PrivateCentre as PrivateCentre,
+        guides as guides,
+    )
 
 __version__ = "0.1.0"
 

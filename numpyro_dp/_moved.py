@@ -14,95 +14,59 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-# By new package: old module = new one in there.
+# Modules whose objects a stored result or kernel may hold: old name, and where they are now.
 _MOVED = {
-    "accounting": ("accounting.figures=rounding"),
-    "accounting.bounds": (
-        "accounting.acceptance=accept_families accounting.binary=binary accounting.bits=bits "
-        "accounting.directional=directional accounting.domination=domination "
-        "accounting.perturbation=perturbation accounting.smooth=smooth"
-    ),
-    "accounting.events": (
-        "accounting.fields=fields accounting.releases=perturbation "
-        "accounting.statements=sampling accounting.words=describe"
-    ),
-    "accounting.ledger": ("accounting.ledger_file=file"),
-    "accounting.pld": (
-        "accounting.grid=grid accounting.loss=composition accounting.mixtures=mixtures "
-        "accounting.profiles=profiles accounting.renyi=renyi"
-    ),
-    "accounting.report": ("accounting.rendering=render accounting.risk=risk"),
-    "diagnostics": ("mcmc.clipping=clipping_rate"),
-    "diagnostics.audit": (
-        "diagnostics.likelihood_ratio=likelihood_ratio diagnostics.lower_bound=lower_bound "
-        "diagnostics.neighbours=neighbours"
-    ),
-    "diagnostics.plan": (
-        "diagnostics.affordable=affordable diagnostics.bias=bias diagnostics.channel=signal "
-        "diagnostics.dress_rehearsal=rehearsed_fit diagnostics.made_up=synthetic_records "
-        "diagnostics.rehearsal=rehearsal diagnostics.remedies=remedies "
-        "diagnostics.steps=steps diagnostics.subject=subject"
-    ),
-    "execution": (
-        "mechanisms.account=account mechanisms.arguments=arguments mechanisms.keys=keys "
-        "mechanisms.planning=calibration mechanisms.wording=facts svi.progress=progress"
-    ),
-    "families": (
-        "_glm_loss=losses _glm_prior=prior _glm_trace=predictor glm=glm hinge=hinge "
-        "svi.guides.apart=independence svi.guides.conjugate_trace=sites"
-    ),
-    "mcmc": ("mcmc.ready=setup mcmc.statement=report"),
-    "mcmc.metropolis": (
-        "mcmc.charges=privacy_filter mcmc.metropolis_plan=plan mcmc.metropolis_presets=kernel "
-        "mcmc.metropolis_step=step mcmc.proposals=proposals"
-    ),
-    "mcmc.posterior": ("mcmc.posterior_sample=ops"),
-    "mcmc.sgmcmc": (
-        "mcmc.fisher_sum=sgfs mcmc.gradient=kernel mcmc.layout=kernel mcmc.momentum=momentum "
-        "mcmc.noisy_sum=integrator mcmc.notes=integrator mcmc.relaxation=relaxation "
-        "mcmc.schedules=schedules mcmc.sgfs=sgfs mcmc.sghmc=sghmc mcmc.sgld=sgld "
-        "mcmc.sgnht=sgnht"
-    ),
-    "mechanisms": ("mechanisms.block_sum=blocks mechanisms.words=uint64"),
-    "mechanisms.accept": (
-        "mechanisms.accept_sum=log_ratio mechanisms.accept_table=tables "
-        "mechanisms.fixed_point=fixed_point mechanisms.minibatch=minibatch "
-        "mechanisms.pick=pick"
-    ),
-    "model": (
-        "_additive=additivity _causes=messages _idle=idle _initial=initial _loads=closures "
-        "_made_up=synthetic _named=closures _plate=plates _programs=programs _prune=jaxprs "
-        "_split=split _structure=structure _unnumbered=redaction records=records"
-    ),
-    "model.guided": ("_elbo=elbo _guide=guides _outcomes=outcomes variational=model"),
-    "svi.dpsvi": (
-        "svi.checks=checks svi.curvature=curvature svi.elbo=elbo svi.fit=fit "
-        "svi.metered=charged svi.plan=plan svi.report=report svi.settings=settings "
-        "svi.start=start"
-    ),
-    "svi.guides.conjugate": (
-        "svi.guides.conjugate_counts=counts svi.guides.conjugate_family=family "
-        "svi.guides.conjugate_mixture=mixture svi.guides.conjugate_reading=recognise "
-        "svi.guides.conjugate_regression=regression"
-    ),
-    "svi.guides.lda": (
-        "svi.guides.lda_document=document svi.guides.lda_model=recognise "
-        "svi.guides.lda_programme=statistics svi.guides.lda_shrink=shrinkage"
-    ),
-    "svi.guides.polya_gamma": (
-        "svi.guides.polya_gamma_base=base svi.guides.polya_gamma_designs=designs "
-        "svi.guides.polya_gamma_maths=algebra svi.guides.polya_gamma_model=recognise"
-    ),
-    "svi.guides.sigmoid_belief": (
-        "svi.guides.sigmoid_belief_model=recognise svi.guides.sigmoid_belief_programme=statistics"
-    ),
-    "svi.vips": ("svi.programme=statistics svi.releases=releases"),
+    "_causes": "model.messages",
+    "_guide": "model.guided.guides",
+    "_outcomes": "model.guided.outcomes",
+    "_structure": "model.structure",
+    "accounting.ledger_file": "accounting.ledger.file",
+    "accounting.releases": "accounting.events.perturbation",
+    "accounting.statements": "accounting.events.sampling",
+    "diagnostics.bias": "diagnostics.plan.bias",
+    "glm": "families.glm",
+    "hinge": "families.hinge",
+    "mcmc.charges": "mcmc.metropolis.privacy_filter",
+    "mcmc.clipping": "diagnostics.clipping_rate",
+    "mcmc.fisher_sum": "mcmc.sgmcmc.sgfs",
+    "mcmc.gradient": "mcmc.sgmcmc.kernel",
+    "mcmc.layout": "mcmc.sgmcmc.kernel",
+    "mcmc.metropolis_plan": "mcmc.metropolis.plan",
+    "mcmc.metropolis_presets": "mcmc.metropolis.kernel",
+    "mcmc.metropolis_step": "mcmc.metropolis.step",
+    "mcmc.noisy_sum": "mcmc.sgmcmc.integrator",
+    "mcmc.notes": "mcmc.sgmcmc.integrator",
+    "mcmc.posterior_sample": "mcmc.posterior.ops",
+    "mcmc.schedules": "mcmc.sgmcmc.schedules",
+    "mcmc.sgfs": "mcmc.sgmcmc.sgfs",
+    "mcmc.sghmc": "mcmc.sgmcmc.sghmc",
+    "mcmc.sgld": "mcmc.sgmcmc.sgld",
+    "mcmc.sgnht": "mcmc.sgmcmc.sgnht",
+    "mcmc.statement": "mcmc.report",
+    "mechanisms.account": "execution.account",
+    "mechanisms.words": "mechanisms.uint64",
+    "records": "model.records",
+    "svi.guides.conjugate_counts": "svi.guides.conjugate.counts",
+    "svi.guides.conjugate_family": "svi.guides.conjugate.family",
+    "svi.guides.conjugate_mixture": "svi.guides.conjugate.mixture",
+    "svi.guides.conjugate_reading": "svi.guides.conjugate.recognise",
+    "svi.guides.conjugate_regression": "svi.guides.conjugate.regression",
+    "svi.guides.lda_document": "svi.guides.lda.document",
+    "svi.guides.lda_model": "svi.guides.lda.recognise",
+    "svi.guides.lda_programme": "svi.guides.lda.statistics",
+    "svi.guides.polya_gamma_base": "svi.guides.polya_gamma.base",
+    "svi.guides.polya_gamma_designs": "svi.guides.polya_gamma.designs",
+    "svi.guides.polya_gamma_maths": "svi.guides.polya_gamma.algebra",
+    "svi.guides.polya_gamma_model": "svi.guides.polya_gamma.recognise",
+    "svi.guides.sigmoid_belief_model": "svi.guides.sigmoid_belief.recognise",
+    "svi.guides.sigmoid_belief_programme": "svi.guides.sigmoid_belief.statistics",
+    "svi.elbo": "svi.dpsvi.elbo",
+    "svi.metered": "svi.dpsvi.charged",
+    "svi.programme": "svi.vips.statistics",
+    "svi.settings": "svi.dpsvi.settings",
+    "variational": "model.guided.model",
 }
-_NEW = {
-    f"numpyro_dp.{old}": f"numpyro_dp.{package}.{new}"
-    for package, moved in _MOVED.items()
-    for old, new in (pair.split("=") for pair in moved.split())
-}
+_NEW = {f"numpyro_dp.{old}": f"numpyro_dp.{new}" for old, new in _MOVED.items()}
 
 # Classes of stored objects that have another name now, by old module.
 _RENAMED = {

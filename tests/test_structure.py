@@ -48,3 +48,24 @@ def test_what_a_model_was_split_into_is_read_by_public_names():
 def test_only_packages_list_what_they_export():
     modules = [file for file in PACKAGE.rglob("*.py") if file.name != "__init__.py"]
     assert not lines_with(r"^__all__\b", modules)
+
+
+def test_one_module_charges_and_makes_keys():
+    code = [file for file in PACKAGE.rglob("*.py") if file.parent.name != "accounting"]
+    charging = lines_with(r"accountant\.charge\(", code)
+    assert {place.split(":")[0] for place in charging if ">>>" not in place} == {
+        "execution/account.py"
+    }
+    # Whoever draws noise gets its key from a charge; an audit charges nothing, on made-up data.
+    keys = lines_with(r"\b(os_key|seeded_key)\(", code)
+    assert {place.split(":")[0] for place in keys if "def " not in place} <= {
+        "execution/account.py",
+        "diagnostics/audit/audit.py",
+        "mechanisms/random.py",
+    }
+
+
+def test_what_is_assumed_public_and_what_steps_cost_is_said_once():
+    files = list(PACKAGE.rglob("*.py"))
+    for pattern in (r"the number of records \(\{", r"_EPSILON_POINTS = ", r"tqdm\.auto\.tqdm\("):
+        assert len(lines_with(pattern, files)) == 1, pattern

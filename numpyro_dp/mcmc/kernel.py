@@ -31,8 +31,23 @@ from numpyro_dp.model.private_model import PrivateModel
 OPTIONS = "the model, its priors and every option of the kernel"
 
 
+class _Kernel(MCMCKernel):
+    """What NumPyro asks of every kernel."""
+
+    @property
+    def sample_field(self) -> str:
+        return "z"
+
+    @property
+    def default_fields(self) -> tuple[str, ...]:
+        return ()
+
+    def get_diagnostics_str(self, state: Any) -> str:
+        return ""
+
+
 @dataclass(frozen=True)
-class BoundKernel(MCMCKernel):
+class BoundKernel(_Kernel):
     """A kernel with every number fixed: what runs inside NumPyro's loop.
 
     :param private_model: the model, split into a data-free prior and one term per record.
@@ -56,17 +71,6 @@ class BoundKernel(MCMCKernel):
         What a state holds and no kernel declares is refused before a run: it would be seen.
         """
         return ()
-
-    @property
-    def sample_field(self) -> str:
-        return "z"
-
-    @property
-    def default_fields(self) -> tuple[str, ...]:
-        return ()
-
-    def get_diagnostics_str(self, state: Any) -> str:
-        return ""
 
     def postprocess_fn(self, model_args: Any, model_kwargs: Any) -> Callable[[dict], dict]:
         return self.constrained
@@ -178,7 +182,7 @@ class BoundKernel(MCMCKernel):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PrivateKernel(MCMCKernel):
+class PrivateKernel(_Kernel):
     """A private kernel as the user writes it; frozen, and run only through :meth:`bind`."""
 
     model: Any = field(kw_only=False, repr=False)
@@ -214,14 +218,6 @@ class PrivateKernel(MCMCKernel):
             _validate.positive_int("num_steps", self.num_steps)
         if self.init_kernel is not None:
             self._check_init_kernel(self.init_kernel)
-
-    @property
-    def sample_field(self) -> str:
-        return "z"
-
-    @property
-    def default_fields(self) -> tuple[str, ...]:
-        return ()
 
     @staticmethod
     def _check_init_kernel(first: Any) -> None:
@@ -312,9 +308,6 @@ class PrivateKernel(MCMCKernel):
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict) -> Callable[[dict], dict]:
         return plain.bound_for(self, 0, model_args, model_kwargs).constrained
-
-    def get_diagnostics_str(self, state: Any) -> str:
-        return ""
 
 
 def is_batched(state: Any) -> bool:

@@ -7,8 +7,7 @@ import attr
 import dp_accounting
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from numpyro_dp.accounting import Accountant, events
 from numpyro_dp.accounting.bounds import proved
@@ -25,8 +24,7 @@ from numpyro_dp.accounting.events import (
     from_json,
     to_json,
 )
-from numpyro_dp.accounting.events.fields import event as registered
-from numpyro_dp.accounting.events.fields import positive
+from numpyro_dp.accounting.events.fields import event as registered, positive
 
 PUBLIC = [getattr(events, name) for name in events.__all__]
 CLASSES = {cls for cls in PUBLIC if isinstance(cls, type) and cls is not events.DpEvent}

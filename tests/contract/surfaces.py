@@ -137,7 +137,7 @@ def leaks(one, other):
     """Places that differ between two runs and do not hold released draws."""
     places = sorted(set(one) | set(other))
     differing = [p for p in places if one.get(p) != other.get(p)]
-    derived = one[".derived"].decode().split(",")
+    derived = one.get(".derived", b"").decode().split(",")
     released = RELEASED + tuple(
         f"{state}.{field}" for state in _STATES for field in derived if field
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import numpyro_dp as ndp
+from numpyro_dp.mcmc.sgmcmc.sghmc import FrictionDynamics
 from tests.contract.kernels import (
     GRADIENT,
     KERNELS,
@@ -240,3 +241,25 @@ def test_broken_records_contribute_nothing(name, records):
         for d in (broken, zeros)
     ]
     np.testing.assert_array_equal(draws[0], draws[1])
+
+
+def test_a_state_field_that_no_kernel_declares_is_refused_before_a_charge(records, monkeypatch):
+    monkeypatch.setattr(FrictionDynamics, "derived", ())
+    accountant = ndp.Accountant(ndp.Budget(1.0, 1e-5))
+    kernel = ndp.DPSGHMC(
+        logistic, friction=1.0, step_size=1e-3, clip_norm=1.0, noise_multiplier=50.0,
+        accountant=accountant,
+    )  # fmt: skip
+    mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=2, progress_bar=False)
+    with pytest.raises(ValueError, match="field 'momentum'"):
+        mcmc.run(jax.random.key(0), records["x"], records["y"])
+    assert accountant.entries == ()
+
+
+def test_the_report_names_what_follows_from_released_values(records):
+    kernel = ndp.DPSGNHT(
+        logistic, diffusion=1.0, step_size=1e-3, clip_norm=1.0, noise_multiplier=50.0
+    )
+    mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=2, progress_bar=False)
+    mcmc.run(jax.random.key(0), records["x"], records["y"])
+    assert "what follows from it alone: momentum, thermostat" in mcmc.privacy.released

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import numpyro_dp as ndp
-from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.mechanisms import private_sum as mechanism
+from numpyro_dp.mechanisms import PrivateSum, private_sum as mechanism
 from numpyro_dp.mechanisms.subsample import PoissonSampler
 from numpyro_dp.model.private_model import PrivateModel
 from tests.contract.kernels import GRADIENT, make

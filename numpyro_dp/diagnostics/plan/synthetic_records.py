@@ -18,8 +18,7 @@ import numpy as np
 from jax import random
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
-from numpyro import distributions as dist
-from numpyro import handlers
+from numpyro import distributions as dist, handlers
 from numpyro.infer import init_to_sample
 
 from numpyro_dp.families.sites import record_sites
