@@ -16,7 +16,7 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
-from numpyro_dp.execution.account import Account
+from numpyro_dp.execution.account import Account, require_chargeable
 from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.families.glm import recognise
@@ -120,6 +120,7 @@ def clipping_rate(
         >>> bool(0.1 < found.rate < 0.3), bool(found.privacy.epsilon <= 1)
         (True, True)
     """
+    require_chargeable("clipping_rate", rng_key, args, kwargs, positions)
     kernel = _checked_kernel(mcmc)
     ledger = kernel.accountant if accountant is None else accountant
     account = Account("clipping_rate", ledger, secure=secure)

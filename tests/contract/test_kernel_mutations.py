@@ -87,6 +87,9 @@ def test_an_unnoised_state_field_is_caught(name, records, monkeypatch):
 
     monkeypatch.setattr(kind, "start", leaking_start)
     monkeypatch.setattr(kind, "advance_from", leaking_advance)
+    with pytest.raises(ValueError, match="field 'diagnostic' that is no key"):
+        surfaces(make(name, logistic, **POWER), pair[0])
+    monkeypatch.setattr("numpyro_dp.mcmc.setup.check_fields", lambda *_: None)
     one, other = (surfaces(make(name, logistic, **POWER), data) for data in pair)
     assert any("diagnostic" in place for place in leaks(one, other))
 
