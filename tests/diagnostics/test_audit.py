@@ -67,6 +67,7 @@ def check_bar(rate, steps, epsilon, **options):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "steps", "epsilon"), FAST)
 def test_the_bound_nears_the_reported_epsilon_and_stays_below(rate, steps, epsilon):
     check_bar(rate, steps, epsilon, num_chains=20_000)
@@ -109,6 +110,7 @@ def test_steps_are_weighed_by_the_noise_of_their_schedule():
     assert 0.3 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
 
 
+@pytest.mark.slow
 def test_a_score_of_the_callers_own():
     def last(draws):
         assert draws["mu"].shape == (3,)

@@ -55,6 +55,7 @@ def test_symmetric_scores_are_moved_by_no_clip():
     assert np.all(biased.shifts(1e3) == 0)
 
 
+@pytest.mark.slow
 def test_wide_models_are_judged_by_their_diagonal():
     scores = np.random.default_rng(0).exponential(size=(8, 1024, 300)) - 1
     dense, wide = made(scores[..., :200]), made(scores)
@@ -205,6 +206,7 @@ def test_a_clip_that_is_right_for_some_scales_says_for_which():
     assert "unless" not in str(planned(scaled, 8.0, 2e-5))
 
 
+@pytest.mark.slow
 def test_truths_lie_in_all_parts_of_the_prior():
     """Eight chosen draws: of each scalar one in about every eighth of its prior, not by chance."""
 
@@ -227,6 +229,7 @@ def test_truths_lie_in_all_parts_of_the_prior():
         assert np.abs(np.sort(law.cdf(truths[name])) - middles).max() < 1 / 8
 
 
+@pytest.mark.slow
 def test_steps_that_run_away_are_named_and_their_remedy_works():
     long = planned(linear, 8.0, 5e-4)
     assert long.verdict == "unstable"

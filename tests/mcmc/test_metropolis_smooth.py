@@ -119,6 +119,7 @@ def test_no_record_exceeds_its_gradient_and_curvature_in_any_move(model, data):
             assert np.mean(np.abs(terms) > 0.99 * most) > 0.9
 
 
+@pytest.mark.slow
 def test_a_true_bound_cuts_nothing(data):
     mcmc, _ = sample(data)
     found = ndp.clipping_rate(random.key(1), mcmc, *data, noise_multiplier=0.05)

@@ -62,6 +62,7 @@ def check_grid(kernel=None):
     assert chisquare(counts, 4_000 * law).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_grid_draws_have_the_enumerated_law():
     """Chi-square at 1e-4: that is the false-alarm rate, once, the seed being fixed."""
     check_grid()

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # Records, and everything else but the chains, are on both devices; a chain is on one.
@@ -44,6 +46,7 @@ print("equal")
 """
 
 
+@pytest.mark.slow
 def test_parallel_chains_equal_vectorized_ones_bit_for_bit():
     # The number of devices is fixed when JAX starts, hence the process.
     environment = {

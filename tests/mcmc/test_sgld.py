@@ -107,6 +107,7 @@ def test_schedules_are_followed():
     assert np.all(moves[4:] == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [NOISE_OFF, {"noise_multiplier": 1.0, "clip_norm": 12.0}])
 def test_a_preconditioner_changes_the_pace_and_not_the_target(noise):
     # Step η with metric G moves a coordinate like step η·G without: same exact law, coordinate by

@@ -110,6 +110,7 @@ def test_bound_gradient_and_start_are_numpyros(kind, data):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [(gamma_poisson, by_hand), (noisy_mean, amortised)])
 def test_hand_written_guides_agree_too(pair):
     y = jnp.arange(12.0) % 5

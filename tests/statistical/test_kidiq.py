@@ -24,6 +24,7 @@ def kidscore(mom_hs, mom_iq, kid_score):
         numpyro.sample("kid_score", dist.Normal(mean, sigma), obs=kid_score)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:deterministic site")
 def test_means_match_the_gold_draws(data_folder):
     # 8 chains of 20,000 small steps, some 1,000 independent draws in the slowest direction: a mean

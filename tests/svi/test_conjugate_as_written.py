@@ -50,6 +50,7 @@ def mixture(scale="known", dims=(2,)):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start",
     [CENTRES, {"mu": CENTRES}, CENTRES[:, :1], {"mu": CENTRES[:, :1]}],
@@ -75,6 +76,7 @@ def test_a_mixture_of_numbers_is_taken(start):
     np.testing.assert_allclose(found["mu_loc"], CENTRES[:, 0], atol=0.15)
 
 
+@pytest.mark.slow
 def test_coefficients_in_a_plate_are_taken():
     def model(x, y):
         with numpyro.plate("inputs", 2):
@@ -160,6 +162,7 @@ def test_a_rate_that_is_a_latent_itself_is_given_one():
     run(mended, COUNTS, max_count=10.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["VIPS", "DPSVI"])
 def test_trials_that_are_held_as_floats_are_trials(method):
     """NumPyro checks parameters where it sees values, and made-up trials are no whole numbers."""

@@ -284,6 +284,7 @@ def test_matrices_that_noise_drowns_are_said_to_be():
     assert not any("not resolved" in note for note in notes(1.3))
 
 
+@pytest.mark.slow
 def test_matrices_that_noise_drowns_are_warned_of_before_the_charge(data):
     broke = ndp.Accountant(ndp.Budget(0.01, 1e-5))
     made = svi(guide=AutoMultivariateNormal, noise_multiplier=3.0, accountant=broke)

@@ -75,6 +75,7 @@ def test_a_records_shift_is_its_own_bit_for_bit(times, model):
     assert (other != after).any(axis=1).sum() > 30
 
 
+@pytest.mark.slow
 def test_clipped_gradients_have_mean_zero_under_the_model(times):
     """Mean of 2,000 clipped gradients, in standard errors: five of them, 2e-6 for three numbers."""
     x, _ = times

@@ -84,6 +84,7 @@ def test_rare_and_collinear_columns_are_named_and_their_intervals_not_too_narrow
     assert 0.9 < width.min() <= width.max() < 2
 
 
+@pytest.mark.slow
 def test_smooth_columns_are_resolved():
     rng = np.random.default_rng(0)
     x = (0.5 * rng.normal(size=(N, 4))).astype(np.float32)
