@@ -41,6 +41,7 @@ def integer_sum(
     **Privacy.** Every row's contribution is a function of that record and its row number alone and
     has integer norm at most ``sqrt(lattice.squared_bound)``, checked on the integers that are
     added.
+
     :raises ValueError: for more than ``lattice.exact_rows`` rows, which float32 may not add
         exactly.
     """

@@ -125,6 +125,7 @@ class PrivateSum:
 
         The others are the fields above. ``noise_multiplier=0`` together with ``clip_norm=inf``
         switches privacy off; a tuple of multipliers is a schedule, one for each step of a chain.
+
         :raises ValueError: naming the argument that is out of range, or when the noise is too large
             or too small for the lattice.
         """
