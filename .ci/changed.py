@@ -7,7 +7,7 @@ from pathlib import Path
 
 # Folders whose tests stand elsewhere, or beside their own.
 ALSO = {
-    "families": ("model", "estimators"),
+    "families": ("families", "model", "estimators"),
     "execution": ("execution", "mcmc", "svi", "estimators"),
     "mechanisms": ("mechanisms", "contract"),
     "mcmc": ("mcmc", "contract", "statistical"),
