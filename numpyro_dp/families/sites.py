@@ -163,7 +163,7 @@ def find_sites(model: PrivateModel) -> tuple[str, str | None]:
     return observed[0], mixed[0] if mixed else None
 
 
-def hear(
+def observe(
     model: PrivateModel,
     site: str,
     mixed: str | None,

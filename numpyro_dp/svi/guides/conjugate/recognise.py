@@ -21,7 +21,7 @@ from numpyro_dp.families.sites import (
     Prior,
     TracedOutputs,
     find_sites,
-    hear,
+    observe,
     read_priors,
     root_of,
 )
@@ -164,7 +164,7 @@ def read_model(found: Outline) -> Reading:
     seen: list[str] = []
 
     def row(values: dict[str, Any], arrays: list[Any], key: Array) -> dict[str, Any]:
-        kind, parts = hear(model, site, mixed, values, arrays, key)
+        kind, parts = observe(model, site, mixed, values, arrays, key)
         seen.append(kind)
         return parts
 
