@@ -33,7 +33,7 @@ def simulate(
         return states, states._replace(rng_key=None)
 
     start = jnp.zeros(dim)
-    first = integrator.start(None, {"x": start}, start)
+    first = integrator.start(None, {"x": start}, start, sd)
     first = first if prepare is None else prepare(first, precision)
     states = jax.tree.map(lambda x: jnp.broadcast_to(x, (chains, *jnp.shape(x))), first)
     keys = jax.random.split(jax.random.key(0), warmup + steps)

@@ -1,6 +1,8 @@
 """The relaxation law: what privacy noise allows, what a chain holds, and what reports say."""
 
 import pickle
+from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +12,17 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_dp as ndp
+from numpyro_dp.mcmc.sgmcmc.integrator import Note
 from numpyro_dp.mcmc.sgmcmc.momentum import relaxation_share
-from numpyro_dp.mcmc.sgmcmc.relaxation import relaxation_limit, relaxation_notes, relaxation_times
+from numpyro_dp.mcmc.sgmcmc.relaxation import (
+    drawn_notes,
+    relaxation_limit,
+    relaxation_notes,
+    relaxation_times,
+)
 from numpyro_dp.mcmc.sgmcmc.sgfs import FisherScoring
 from numpyro_dp.mcmc.sgmcmc.sghmc import FrictionDynamics
+from numpyro_dp.mcmc.sgmcmc.sgld import LangevinDynamics
 from numpyro_dp.mcmc.sgmcmc.sgnht import Thermostat
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -129,6 +138,52 @@ def test_reports_name_the_slowest_site_and_the_remedy(wall):
     limit = 2 * 400 / (20.0 * 3.0) ** 2
     assert f"no step size spans more than {limit:.2g}" in hopeless
     assert notes(kernel, (1.0, 1.0), length=9) == ()
+
+
+class ScaledState(NamedTuple):
+    i: jax.Array
+    z: dict
+    scale: jax.Array
+    rng_key: jax.Array
+
+
+class Adaptive(LangevinDynamics):
+    """Langevin dynamics on a scale that its state carries, here that of the noise at the start."""
+
+    def start(self, rng_key, z, position, gradient_sd=0.0):
+        scale = 1 / (gradient_sd * jnp.ones_like(position))
+        return ScaledState(jnp.zeros((), jnp.int32), z, scale, rng_key)
+
+    def notes(self, gradient_sd, state=None):
+        known = (Note("It adapts.", ""),)
+        return known if state is None else (*known, Note(f"{np.min(state.scale):.3g}", "cold"))
+
+    def relaxation(self, step, gradient_sd, variance, state=None):
+        return super().relaxation(step, gradient_sd, variance) * state.scale
+
+
+def test_an_adaptive_integrator_sees_its_noise_and_its_state(wall):
+    kernel = bound(wall, clip_norm={"mu": 3.0, "scale": 6.0, "mixture": 3.0}, step_size=1e-3)
+    kernel = replace(kernel, integrator=Adaptive(1e-3, 1.0))
+    first = state_at(kernel, 400)
+    np.testing.assert_allclose(first.scale, 1 / np.asarray(kernel.gradient_noise(0)), rtol=1e-6)
+    # Two chains, of which the second has adapted to half the pace.
+    last = jax.tree.map(lambda x: jnp.stack([x, x]), first._replace(rng_key=None))
+    last = last._replace(scale=last.scale * jnp.array([[1.0], [0.5]]))
+    times = relaxation_times(kernel, jnp.ones(4), start=0, stop=400, state=last)
+    np.testing.assert_allclose(times, 400 * 1e-3 / 2 * last.scale, rtol=1e-5)
+    assert kernel.facts().notes == ("It adapts.",)
+
+    def said(last):
+        return drawn_notes(kernel, collected(kernel, (1.0, 1.0)), last, thinning=1)
+
+    adds, slow = said(last)
+    assert adds == Note(f"{np.min(last.scale):.3g}", "cold")
+    # The slower chain is what a report tells of, in the site with the louder noise.
+    _, faster = said(jax.tree.map(lambda x: x[:1], last))
+    spans = [float(note.sign.split()[1]) for note in (slow, faster)]
+    np.testing.assert_allclose(spans[0], spans[1] / 2, rtol=0.1)
+    assert "'scale'" in slow.text
 
 
 @pytest.mark.slow

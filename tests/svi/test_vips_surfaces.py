@@ -58,25 +58,32 @@ def plain_network(x):
     return network()(x)
 
 
+# A guide, arguments of its model (the last one real), and options with which a fresh guide is made.
 CASES = {
     "conjugate": (
         ndp.guides.ConjugateGuide(coins, noise_aware=True),
         (RNG.integers(0, 2, N).astype(np.float32),),
+        {"noise_aware": True},
     ),
     "topics": (
         ndp.guides.LDAGuide(topics, document_length=6, inner_steps=2),
         (RNG.poisson(2.0, (N, 5)).astype(np.float32),),
+        {"document_length": 6, "inner_steps": 2},
     ),
     "logistic": (
         ndp.guides.PolyaGammaGuide(logistic, row_norm=2.0, design="diagonal"),
         (np.asarray(HELD.others), RNG.integers(0, 2, N).astype(np.float32)),
+        {"row_norm": 2.0, "design": "full"},
     ),
     "network": (
         ndp.guides.SigmoidBeliefNetworkGuide(plain_network, record_norm=2.0, inner_steps=2),
         (RNG.integers(0, 2, (N, 4)).astype(np.float32),),
+        {"record_norm": 2.0, "inner_steps": 2},
     ),
 }
 CHEAP = ("conjugate",)
+# The network's guide draws no hidden units, which plain SVI would miss.
+TRAINED = [name for name in CASES if name != "network"]
 
 
 def case(name, *values):
@@ -124,7 +131,7 @@ RELEASED = (
 
 @pytest.mark.parametrize("name", [case(name) for name in CASES])
 def test_neighbouring_data_differ_in_what_is_released_alone(name):
-    guide, arrays = CASES[name]
+    guide, arrays, _ = CASES[name]
     other = [array.copy() for array in arrays]
     other[-1][7] = np.nan
     # The first run compiles, and tells the guide its sites.
@@ -137,7 +144,7 @@ def test_neighbouring_data_differ_in_what_is_released_alone(name):
 
 @pytest.mark.parametrize("name", [case(name) for name in CASES])
 def test_pickles_hold_no_record(name):
-    guide, arrays = CASES[name]
+    guide, arrays, _ = CASES[name]
     made = ndp.VIPS(guide.model, guide, noise_multiplier=4.0)
     held = pickle.dumps((made, guide, made.run(KEY, 4, *arrays, progress_bar=False)))
     for array in arrays:
@@ -147,8 +154,8 @@ def test_pickles_hold_no_record(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_double_precision_releases_the_same_integers(name):
-    guide, arrays = CASES[name]
-    guide = type(guide)(guide.model, **OPTIONS[name])
+    guide, arrays, options = CASES[name]
+    guide = type(guide)(guide.model, **options)
     with jax.enable_x64(True):
         result = ndp.VIPS(guide.model, guide, privacy=ndp.Budget(1.0, 1e-5)).run(
             KEY, None, *(array.astype(np.float64) for array in arrays), progress_bar=False
@@ -157,37 +164,26 @@ def test_double_precision_releases_the_same_integers(name):
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result.params))
 
 
-@pytest.mark.parametrize(
-    "name", [case("conjugate"), case("topics"), case("logistic"), pytest.param("network")]
-)
+@pytest.mark.parametrize("name", [*map(case, TRAINED), "network"])
 def test_a_guide_that_no_run_has_seen_serves_predictive(name):
-    guide, arrays = CASES[name]
-    fresh = type(guide)(guide.model, **OPTIONS[name])
+    guide, arrays, options = CASES[name]
+    fresh = type(guide)(guide.model, **options)
     drawn = Predictive(guide.model, guide=fresh, params={}, num_samples=2)(KEY, *arrays)
     assert drawn
     assert all(np.all(np.isfinite(value)) for value in drawn.values())
 
 
-# The network's guide draws no hidden units, which plain SVI would miss.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["conjugate", "topics", "logistic"])
+@pytest.mark.parametrize("name", TRAINED)
 def test_plain_svi_trains_a_guide_that_no_run_has_seen(name):
-    guide, arrays = CASES[name]
-    fresh = type(guide)(guide.model, **OPTIONS[name])
+    guide, arrays, options = CASES[name]
+    fresh = type(guide)(guide.model, **options)
     svi = SVI(guide.model, fresh, numpyro.optim.Adam(0.05), Trace_ELBO())
     start = svi.get_params(svi.init(KEY, *arrays))
     params = svi.run(KEY, 3, *arrays, progress_bar=False).params
     for site, value in params.items():
         assert np.all(np.isfinite(value)), site
         assert np.any(value != start[site]), site
-
-
-OPTIONS = {
-    "conjugate": {"noise_aware": True},
-    "topics": {"document_length": 6, "inner_steps": 2},
-    "logistic": {"row_norm": 2.0, "design": "full"},
-    "network": {"record_norm": 2.0, "inner_steps": 2},
-}
 
 
 @pytest.mark.parametrize(

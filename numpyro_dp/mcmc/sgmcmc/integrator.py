@@ -92,8 +92,13 @@ class Integrator(Protocol):
         """That of the draws, if the privacy noise is no more than the noise asked for."""
         ...
 
-    def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> Any:
-        """The first state of a chain, with whatever else the integrator carries."""
+    def start(
+        self, rng_key: Any, z: dict, position: Float[Array, " dim"], gradient_sd: Any = 0.0
+    ) -> Any:
+        """The first state of a chain, with whatever else the integrator carries.
+
+        ``gradient_sd`` is that of its first step.
+        """
         ...
 
     def step(
@@ -113,8 +118,12 @@ class Integrator(Protocol):
         """
         ...
 
-    def notes(self, gradient_sd: float) -> tuple[Note, ...]:
-        """What a report should say of draws made at this noise."""
+    def notes(self, gradient_sd: float, state: Any = None) -> tuple[Note, ...]:
+        """What a report should say of draws made at this noise.
+
+        ``state`` is the last one, with a leading axis where chains are several: what it adds to
+        the notes without a state is said after a run.
+        """
         ...
 
     def reached(self, step_size: float, gradient_sd: float) -> float:
@@ -133,10 +142,11 @@ class Integrator(Protocol):
         """
         ...
 
-    def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
+    def relaxation(self, step: Any, gradient_sd: Any, variance: Any, state: Any = None) -> Any:
         """Share of a relaxation time that one step is, where the target has this variance.
 
-        All in coordinates multiplied by the root of the inverse preconditioner.
+        All in coordinates multiplied by the root of the inverse preconditioner. ``state`` is as
+        for :meth:`notes`, and its leading axis one of the result's.
         """
         ...
 
@@ -222,7 +232,7 @@ class BoundSumKernel(BoundKernel):
         return gradient
 
     def start(self, rng_key: Any, z: dict) -> Any:
-        return self.integrator.start(rng_key, z, ravel_pytree(z)[0])
+        return self.integrator.start(rng_key, z, ravel_pytree(z)[0], self.gradient_noise(0))
 
     def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
         return self.private_sum.event(num_steps, start=start, num_chains=num_chains)

@@ -43,19 +43,25 @@ def relaxation_limit(steps: int, gradient_sd: Any, variance: Any) -> Any:
 
 
 def relaxation_times(
-    kernel: BoundSumKernel, variance: Float[Array, " dim"], *, start: int, stop: int
-) -> Float[Array, " dim"]:
+    kernel: BoundSumKernel,
+    variance: Float[Array, " dim"],
+    *,
+    start: int,
+    stop: int,
+    state: Any = None,
+) -> Float[Array, "*chains dim"]:
     """Relaxation times that the steps ``start … stop`` of a chain hold, by coordinate.
 
     :param variance: of the target in each unconstrained coordinate; a released or public number.
+    :param state: the last one, if there is one, for an integrator that adapts.
     """
     count = stop - start
     # Schedules are smooth: a few hundred places tell their mean.
     places = jnp.asarray(np.linspace(start, stop - 1, min(count, _PLACES)), jnp.int32)
     scaled = jnp.maximum(variance / kernel.diagonal(variance.dtype), 1e-30)
 
-    def share(step: Array) -> Float[Array, " dim"]:
-        return kernel.integrator.relaxation(step, kernel.gradient_noise(step), scaled)
+    def share(step: Array) -> Float[Array, "*chains dim"]:
+        return kernel.integrator.relaxation(step, kernel.gradient_noise(step), scaled, state)
 
     return count * jnp.mean(jax.vmap(share)(places), axis=0)
 
@@ -76,6 +82,7 @@ def drawn_notes(
         return ()
     gone = _run_away(kernel, states, last)
     return gone or (
+        *_adapted(kernel, last),
         *_late_heat(kernel, last),
         *relaxation_notes(kernel, states, last, thinning=thinning),
     )
@@ -101,6 +108,13 @@ def _run_away(kernel: BoundSumKernel, states: dict[str, Any], last: Any) -> tupl
         "support. Its steps are too long: ndp.plan names a step_size at which they are stable."
     )
     return (Note(text, f"{RUN_AWAY} in {gone[0]!r}"),)
+
+
+def _adapted(kernel: BoundSumKernel, last: Any) -> tuple[Note, ...]:
+    """What the last state adds to what was known before the run."""
+    said = kernel.integrator.notes(kernel.gradient_sd)
+    found = kernel.integrator.notes(kernel.gradient_sd, last)
+    return tuple(note for note in found if note not in said)
 
 
 def _late_heat(kernel: BoundSumKernel, last: Any) -> tuple[Note, ...]:
@@ -135,8 +149,9 @@ def relaxation_notes(
     variance, known = _unconstrained_variance(kernel, draws, last)
     stop = int(np.max(last.i))
     kept = min(length * thinning * kernel.steps_per_sample, stop)
-    times = relaxation_times(kernel, variance, start=stop - kept, stop=stop)
-    times = np.where(known, np.asarray(times, float), np.inf)
+    times = relaxation_times(kernel, variance, start=stop - kept, stop=stop, state=last)
+    times = np.asarray(times, float).reshape(-1, variance.size).min(axis=0)
+    times = np.where(known, times, np.inf)
     worst = int(np.argmin(times))
     if not times[worst] < ENOUGH:
         return ()

@@ -154,7 +154,9 @@ class FisherScoring:
     likelihood_power: float
     sampling_rate: float
 
-    def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> SGFSState:
+    def start(
+        self, rng_key: Any, z: dict, position: Float[Array, " dim"], gradient_sd: Any = 0.0
+    ) -> SGFSState:
         nothing = jnp.zeros((position.size, position.size), position.dtype)
         return SGFSState(jnp.zeros((), jnp.int32), z, nothing, rng_key)
 
@@ -187,7 +189,7 @@ class FisherScoring:
         moved = vectors @ (scoring * (vectors.T @ (root * gradient + fresh)))
         return position + root * moved, {}
 
-    def notes(self, gradient_sd: float) -> tuple[Note, ...]:
+    def notes(self, gradient_sd: float, state: Any = None) -> tuple[Note, ...]:
         # The step shrinks where the privacy noise is large, so the temperature is always kept.
         return ()
 
@@ -201,7 +203,7 @@ class FisherScoring:
         # Steps are shortened by the curvature and all noise that the kernel has learnt of.
         return 1.0
 
-    def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
+    def relaxation(self, step: Any, gradient_sd: Any, variance: Any, state: Any = None) -> Any:
         size = step_at(self.step_size, step, jnp.float32)
         noise = gradient_sd**2 / self.temperature + 4 / jnp.maximum(size, _TINY)
         batches = self._curvature / self.likelihood_power

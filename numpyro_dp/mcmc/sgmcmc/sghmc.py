@@ -39,7 +39,9 @@ class FrictionDynamics:
     temperature: float
     friction: float
 
-    def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> SGHMCState:
+    def start(
+        self, rng_key: Any, z: dict, position: Float[Array, " dim"], gradient_sd: Any = 0.0
+    ) -> SGHMCState:
         return SGHMCState(jnp.zeros((), jnp.int32), z, jnp.zeros_like(position), rng_key)
 
     def _lost(self, stride: Any) -> Any:
@@ -70,7 +72,7 @@ class FrictionDynamics:
         )
         return position, {"momentum": momentum}
 
-    def notes(self, gradient_sd: float) -> tuple[Note, ...]:
+    def notes(self, gradient_sd: float, state: Any = None) -> tuple[Note, ...]:
         if callable(self.step_size) or gradient_sd == 0:
             return ()
         reached = self.reached(self.step_size, gradient_sd)
@@ -89,7 +91,7 @@ class FrictionDynamics:
         shaken = 1 + step_size * curvature * batches / (2 * lost)
         return shaken * overshot(step_size, curvature, lost)
 
-    def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
+    def relaxation(self, step: Any, gradient_sd: Any, variance: Any, state: Any = None) -> Any:
         stride = jnp.sqrt(step_at(self.step_size, step, jnp.float32))
         return relaxation_share(stride, self._lost(stride), variance)
 

@@ -36,7 +36,9 @@ class LangevinDynamics:
     step_size: StepSize
     temperature: float
 
-    def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> SGLDState:
+    def start(
+        self, rng_key: Any, z: dict, position: Float[Array, " dim"], gradient_sd: Any = 0.0
+    ) -> SGLDState:
         return SGLDState(jnp.zeros((), jnp.int32), z, rng_key)
 
     def step(
@@ -54,7 +56,7 @@ class LangevinDynamics:
         fresh = jnp.sqrt(missing * metric) * random.normal(key, position.shape, position.dtype)
         return position + step / 2 * metric * gradient + fresh, {}
 
-    def notes(self, gradient_sd: float) -> tuple[Note, ...]:
+    def notes(self, gradient_sd: float, state: Any = None) -> tuple[Note, ...]:
         if callable(self.step_size) or gradient_sd == 0:
             return ()
         reached = self.reached(self.step_size, gradient_sd)
@@ -71,7 +73,7 @@ class LangevinDynamics:
         pull = step_size * curvature / 4
         return (1 + pull * batches) / (1 - pull) if pull < 1 else math.inf
 
-    def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
+    def relaxation(self, step: Any, gradient_sd: Any, variance: Any, state: Any = None) -> Any:
         return jnp.minimum(step_at(self.step_size, step, jnp.float32) / (2 * variance), 1)
 
 

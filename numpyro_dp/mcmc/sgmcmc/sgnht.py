@@ -41,7 +41,9 @@ class Thermostat:
     temperature: float
     diffusion: float
 
-    def start(self, rng_key: Any, z: dict, position: Float[Array, " dim"]) -> SGNHTState:
+    def start(
+        self, rng_key: Any, z: dict, position: Float[Array, " dim"], gradient_sd: Any = 0.0
+    ) -> SGNHTState:
         first = jnp.asarray(self.diffusion, position.dtype)
         return SGNHTState(jnp.zeros((), jnp.int32), z, jnp.zeros_like(position), first, rng_key)
 
@@ -90,7 +92,7 @@ class Thermostat:
         answering = (stride * gradient_sd) ** 2 / (2 * self.temperature)
         return jnp.minimum(jnp.maximum(stride * self.diffusion, jnp.max(answering)), 1)
 
-    def notes(self, gradient_sd: float) -> tuple[Note, ...]:
+    def notes(self, gradient_sd: float, state: Any = None) -> tuple[Note, ...]:
         if callable(self.step_size) or gradient_sd == 0:
             return ()
         reached = self.reached(self.step_size, gradient_sd)
@@ -116,7 +118,7 @@ class Thermostat:
         # The thermostat answers what batches shake.
         return overshot(step_size, curvature, min(step_size**0.5 * self.diffusion, 1.0))
 
-    def relaxation(self, step: Any, gradient_sd: Any, variance: Any) -> Any:
+    def relaxation(self, step: Any, gradient_sd: Any, variance: Any, state: Any = None) -> Any:
         stride = jnp.sqrt(step_at(self.step_size, step, jnp.float32))
         return relaxation_share(stride, self._settled(stride, gradient_sd), variance)
 
