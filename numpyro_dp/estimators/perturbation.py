@@ -155,15 +155,10 @@ class PerturbationEstimator:
         """
         with self._account.opened(f"{type(self).__name__}.run", rng_key, args, kwargs) as run:
             keys = as_typed_keys(rng_key, 1)
-            private_size = self._account.private_size
-            model = private_model(
-                self.model, args, kwargs, data_plate=self.data_plate, private_size=private_size
-            )
-            glm, plan = self.plan(model)
-            records = model.records(args, kwargs)
+            model, glm, plan, records = run.prepared(self._prepare, args, kwargs)
             paid = {"steps": 1, "total_variation": plan.total_variation}
             key = run.charge(plan.event, keys, **paid)
-            point = _solve_and_release(glm, plan, records, key, private_size)
+            point = _solve_and_release(glm, plan, records, key, self._account.private_size)
         z = flat_position(model)[0](jnp.asarray(point))
         constrained = model.constrain(z)
         return EstimatorResult(
@@ -171,6 +166,14 @@ class PerturbationEstimator:
             sites={**constrained, **model.deterministics(z)},
             privacy=self._account.report(self._facts(model, plan), delta=self.delta),
         )
+
+    def _prepare(self, args: tuple, kwargs: dict) -> tuple:
+        """Split the model and fix every number: what comes before the charge."""
+        private_size = self._account.private_size
+        model = private_model(
+            self.model, args, kwargs, data_plate=self.data_plate, private_size=private_size
+        )
+        return model, *self.plan(model), model.records(args, kwargs)
 
     def plan(self, model: PrivateModel) -> tuple[GLM, PerturbationPlan]:
         """Recognise a split model and fix every number; nothing is charged or touched."""

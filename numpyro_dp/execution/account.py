@@ -187,7 +187,7 @@ class ChargedRun:
             event, label=charge.label or account.owner, condition="; ".join(conditions) or None
         )
         account.charges.append(charge)
-        return self.key(user_key)
+        return self.paid_key(user_key)
 
     def charge_once(
         self, user_key: Any, privacy: Budget | None, noise_multiplier: float | None, **shape: Any
@@ -210,6 +210,11 @@ class ChargedRun:
         paid = {"steps": 1, "total_variation": mechanism.tv_per_step}
         return mechanism, self.charge(mechanism.event(1), user_key, **paid)
 
-    def key(self, user_key: Any) -> Any:
-        """A key without a charge: for what an earlier one covers, or what draws nothing."""
+    def paid_key(self, user_key: Any) -> Any:
+        """The key of steps that an earlier charge of the object covers.
+
+        :raises RuntimeError: it was charged for nothing yet.
+        """
+        if not self.account.charges:
+            raise RuntimeError(f"this {self.account.owner} object was charged for nothing yet")
         return os_key() if self.account.secure else seeded_key(user_key)

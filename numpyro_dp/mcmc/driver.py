@@ -25,6 +25,7 @@ from numpyro_dp.mcmc.report import GIVEN_START, GIVEN_STATE, Described
 from numpyro_dp.mcmc.reserved import Reserved, steps_behind
 from numpyro_dp.mcmc.setup import prepare
 from numpyro_dp.mcmc.start import first_positions
+from numpyro_dp.mechanisms import CHACHA20
 
 _BAR_UPDATES = 50
 
@@ -227,7 +228,8 @@ class MCMC(numpyro.infer.MCMC):
             later = announced * each if warming_up else 0
             noise_key = self._charge(charged, keys, bound, steps, first, later)
         else:
-            noise_key = charged.key(keys)
+            # Where nothing is drawn there is nothing to hide.
+            noise_key = charged.paid_key(keys) if paid else random.key(0, impl=CHACHA20)
         if first is not None:
             noise_key, first_key = random.split(noise_key)
             start = first_positions(first, first_key, start, records, chains)

@@ -283,3 +283,25 @@ def test_messages_and_reports_hold_no_value_of_the_data(people):
     for estimator in estimators(noise_multiplier=1.0):
         result = estimator.run(KEY, marked, y)
         assert "0.1234" not in str(result.privacy) + repr(estimator)
+
+
+def test_where_the_size_is_private_no_refusal_tells_it():
+    """237 people: neither a table on its side nor a wrong outcome may say so."""
+    x, y = np.ones((237, 3), np.float32), np.zeros(237, np.float32)
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("people", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+    estimator = ndp.OutputPerturbation(
+        model, row_norm=2.0, noise_multiplier=4.0, max_records=1000,
+        accountant=ndp.Accountant(relation="add_remove"),
+    )  # fmt: skip
+    for bad in ((x.T, y), (x, y[:, None]), (x, y[:200])):
+        with pytest.raises(ValueError, match=r"\w") as refused:
+            estimator.run(jax.random.key(0), *bad)
+        assert "237" not in str(refused.value)
+        assert refused.value.__cause__ is None
+    assert estimator.accountant is not None
+    assert estimator.accountant.entries == ()

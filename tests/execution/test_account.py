@@ -118,3 +118,12 @@ def test_a_call_inside_a_transformation_is_refused():
             transformed(jnp.ones(3))
     with pytest.raises(ValueError, match="inside a JAX transformation"):
         jax.jit(lambda: called(np.ones(3)))()
+
+
+def test_nothing_gives_a_key_before_a_charge():
+    account = Account("Study", None, secure=True)
+    with account.opened("Study.run") as run, pytest.raises(RuntimeError, match="charged for"):
+        run.paid_key(KEY)
+    charge(account)
+    with account.opened("Study.run") as run:
+        assert run.paid_key(KEY).shape == ()
