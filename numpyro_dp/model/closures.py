@@ -176,7 +176,9 @@ def require_all_handed(
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Shape of an array or table; length of a list, unless of code."""
+    """Shape of an array or table; length of a list, unless of code or with named fields."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return None
     if isinstance(value, _LISTS):
         elements = value.values() if isinstance(value, dict) else value
         return None if any(map(callable, elements)) else (len(value),)

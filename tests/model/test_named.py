@@ -749,6 +749,18 @@ def at_the_mean(site):
     return jnp.asarray(ROWS.mean(0)) if site["name"] == "loc" else None
 
 
+@pytest.mark.parametrize("length", [3, 5, 20])
+def test_what_a_library_keeps_of_a_compiled_function_is_no_table(length):
+    """JAX's notes on a jitted function are a tuple with named fields, as long as they happen to be."""
+    bend = jax.custom_jvp(jnp.sin)
+    bend.defjvp(lambda primals, tangents: (jnp.sin(*primals), jnp.cos(*primals) * tangents[0]))
+
+    def bent(x, y):
+        observe(bend(x), y)
+
+    PrivateModel(bent, (ROWS[:length], ROWS[:length, 0]), check=False)
+
+
 @pytest.mark.parametrize(
     "held", [{"substitute_fn": at_the_mean}, {"data": {"loc": ROWS}}], ids=["function", "data"]
 )
