@@ -1,9 +1,11 @@
 """Shared fixtures: shared data by path, one set of compiled models for the whole run."""
 
+import gc
 import os
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -25,6 +27,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     until = os.environ.get("NUMPYRO_DP_UNTIL")
     if until and time.time() > float(until):
         pytest.skip(f"not reached in time: {item.nodeid}")
+
+
+# Each compiled program maps a few pieces of memory, and Linux ends a process that wants more than
+# 65,530: XLA then dies in the middle of a test.
+_MANY_MAPPINGS = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_mappings():
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > _MANY_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
