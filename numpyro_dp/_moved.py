@@ -23,7 +23,7 @@ _MOVED = {
     "accounting.ledger_file": "accounting.ledger.file",
     "accounting.releases": "accounting.events.perturbation",
     "accounting.statements": "accounting.events.sampling",
-    "diagnostics.bias": "diagnostics.plan.bias",
+    "diagnostics.bias": "mcmc.sgmcmc.bias",
     "glm": "families.glm",
     "hinge": "families.hinge",
     "mcmc.charges": "mcmc.metropolis.privacy_filter",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mcmc.sgmcmc.integrator import Note, in_one_line
-from numpyro_dp.mcmc.sgmcmc.relaxation import RUN_AWAY, drawn_notes
+from numpyro_dp.mcmc.sgmcmc.relaxation import drawn_notes
 
 GIVEN_START = "the initial positions given as init_params"
 GIVEN_STATE = (
@@ -42,8 +42,8 @@ class Described(NamedTuple):
         return in_one_line(self.told.notes, self._ordered("signs", "sign"))
 
     def _ordered(self, fact: str, field: str) -> tuple[str, ...]:
-        known = getattr(self.facts, fact)
-        drawn = tuple(getattr(note, field) for note in self.drawn)
-        # Beside a chain that ran away its temperature is a small matter.
-        away = any(note.sign.startswith(RUN_AWAY) for note in self.drawn)
-        return drawn + known if away else known + drawn
+        before, after = (
+            tuple(getattr(note, field) for note in self.drawn if note.first is first)
+            for first in (True, False)
+        )
+        return before + getattr(self.facts, fact) + after

@@ -11,9 +11,9 @@ import pytest
 from scipy import linalg, optimize, stats
 
 import numpyro_dp as ndp
-from numpyro_dp.diagnostics.plan.bias import Bias
 from numpyro_dp.diagnostics.plan.steps import ChainSteps
 from numpyro_dp.diagnostics.plan.subject import planned_run
+from numpyro_dp.mcmc.sgmcmc.bias import Bias
 from numpyro_dp.mcmc.sgmcmc.sghmc import FrictionDynamics
 from numpyro_dp.mcmc.sgmcmc.sgld import LangevinDynamics
 from numpyro_dp.mcmc.sgmcmc.sgnht import Thermostat
@@ -26,7 +26,9 @@ def made(scores, num_records=10_000, **options):
     scores = np.asarray(scores, float)
     spread = 100.0 * np.random.default_rng(9).normal(size=(8, scores.shape[2]))
     sites = options.pop("sites", ("w",) * scores.shape[2])
-    return Bias(scores, spread, sites, num_records, np.ones(scores.shape[2]), **options)
+    precision = 1 / spread.var(0, ddof=1)
+    prior = precision * (spread.mean(0) - spread), precision
+    return Bias(scores, *prior, sites, num_records, np.ones(scores.shape[2]), **options)
 
 
 @pytest.mark.parametrize(("clip", "tolerance"), [(6.0, 0.25), (3.0, 0.35)])

@@ -19,7 +19,7 @@ from numpyro_dp.diagnostics.plan.affordable import _marks
 from numpyro_dp.diagnostics.plan.remedies import Findings
 from numpyro_dp.diagnostics.plan.signal import Gains, SignalModel
 from numpyro_dp.diagnostics.plan.subject import PlannedRun
-from numpyro_dp.diagnostics.plan.synthetic_records import SyntheticRecords
+from numpyro_dp.families.synthetic_records import SyntheticRecords
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import private_model
 from numpyro_dp.svi.dpsvi.elbo import ElboRelease

@@ -751,7 +751,7 @@ def at_the_mean(site):
 
 @pytest.mark.parametrize("length", [3, 5, 20])
 def test_what_a_library_keeps_of_a_compiled_function_is_no_table(length):
-    """JAX's notes on a jitted function are a tuple with named fields, as long as they happen to be."""
+    """JAX keeps notes on a jitted function in a tuple with named fields, of whatever length."""
     bend = jax.custom_jvp(jnp.sin)
     bend.defjvp(lambda primals, tangents: (jnp.sin(*primals), jnp.cos(*primals) * tangents[0]))
 

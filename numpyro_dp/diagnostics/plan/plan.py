@@ -13,12 +13,12 @@ import numpy as np
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
 from numpyro_dp.diagnostics.plan.affordable import affordable
-from numpyro_dp.diagnostics.plan.bias import SiteBias
 from numpyro_dp.diagnostics.plan.remedies import FINE, Fault, Findings, Verdict
 from numpyro_dp.diagnostics.plan.signal import SignalModel
 from numpyro_dp.diagnostics.plan.subject import PlannedRun, planned_run
 from numpyro_dp.diagnostics.plots import axes_or_new
 from numpyro_dp.mcmc.kernel import PrivateKernel
+from numpyro_dp.mcmc.sgmcmc.bias import SiteBias
 from numpyro_dp.svi import DPSVI
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from jax import random
 from jaxtyping import Array, Float
 
 from numpyro_dp.diagnostics.plan.rehearsal import GuideGradient, Rehearsal
-from numpyro_dp.diagnostics.plan.synthetic_records import SyntheticRecords
+from numpyro_dp.families.synthetic_records import SyntheticRecords
 from numpyro_dp.svi.dpsvi.fit import Fit
 
 

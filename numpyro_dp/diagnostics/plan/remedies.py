@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from numpyro_dp.diagnostics.plan.bias import SiteBias
 from numpyro_dp.diagnostics.plan.signal import Gains, SignalModel
 from numpyro_dp.diagnostics.plan.steps import WIDENED, ChainSteps
 from numpyro_dp.diagnostics.plan.subject import PlannedRun
+from numpyro_dp.mcmc.sgmcmc.bias import CLUMPED_COUNTS, SiteBias
 from numpyro_dp.mcmc.sgmcmc.relaxation import ENOUGH
 
 Fault = Literal["swamped", "unstable", "biased", "noisy"]
@@ -21,10 +21,6 @@ FINE = 0.9
 _SWAMPED = 0.1
 _MISSED = 3.0
 _PRECONDITIONER = "a preconditioner of public prior variances"
-CLUMPED_COUNTS = (
-    "of counts 2.5 times as spread as the model says, as real ones often are; a NegativeBinomial2 "
-    "would say it"
-)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numpyro_dp.diagnostics.plan.rehearsal import Rehearsal
-from numpyro_dp.diagnostics.plan.synthetic_records import SyntheticRecords
+from numpyro_dp.families.synthetic_records import SyntheticRecords
 
 # More information than an optimiser is stable at does not help it: a part may serve it better.
 _PARTS = (1.0, 1 / 8, 1 / 64, 1 / 512)

@@ -13,20 +13,20 @@ from jax import random
 
 from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.diagnostics.plan.bias import Bias
 from numpyro_dp.diagnostics.plan.rehearsal import GuideGradient, Rehearsal
 from numpyro_dp.diagnostics.plan.rehearsed_fit import SimulatedFit
 from numpyro_dp.diagnostics.plan.signal import SignalModel
 from numpyro_dp.diagnostics.plan.steps import ChainSteps
-from numpyro_dp.diagnostics.plan.synthetic_records import (
+from numpyro_dp.estimators.perturbation import PerturbationEstimator
+from numpyro_dp.families.synthetic_records import (
     LikelihoodGradient,
     Shares,
     SyntheticRecords,
-    spread_is_given,
+    outcomes,
     synthetic_gradients,
 )
-from numpyro_dp.estimators.perturbation import PerturbationEstimator
 from numpyro_dp.mcmc.kernel import PrivateKernel
+from numpyro_dp.mcmc.sgmcmc.bias import CLUMPED, Bias, clip_weights, many_records, metric_root
 from numpyro_dp.mcmc.sgmcmc.integrator import Integrator
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import PrivateSum
@@ -37,11 +37,6 @@ from numpyro_dp.svi.dpsvi.elbo import ElboRelease
 
 # Fewer made-up records than parameters would show some directions too strong and others not at all.
 _LEAST_RECORDS, _MOST_RECORDS, _PER_PARAMETER = 128, 1024, 4
-# A bias is a mean over many records, which stand for all: as many as memory lets.
-_MANY_RECORDS, _MANY_NUMBERS = 8192, 1 << 20
-# Counts of doctor's visits, of words and of events are about so much more spread than a Poisson's:
-# those of the RAND health insurance experiment, given nine inputs, 2.5 times.
-_CLUMPED = 2.5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -229,13 +224,12 @@ def _of_kernel(
     mechanism = _require_noise(name, mechanism)
     options: Any = kernel
     step, power = options.step_size, float(options.likelihood_power)
-    metric = np.sqrt(np.ones(1) if bound.metric is None else np.asarray(bound.metric, float))
+    metric = metric_root(bound)
     # In coordinates over the root of the preconditioner, in which all noise is alike.
     synthetic, few, sites, stretch = _synthetic(
         kernel.user_model, plate, model, start, inputs, LikelihoodGradient(model), metric
     )
-    clipped = getattr(bound, "clip_weights", mechanism.scale)
-    weights = (1.0 if clipped is None else np.asarray(clipped)) / metric * np.ones(len(sites))
+    weights = clip_weights(bound) * np.ones(len(sites))
     size = mechanism.max_records or mechanism.num_records
     return PlannedRun(
         name=name,
@@ -337,8 +331,12 @@ def _bias(
     weights: np.ndarray,
     stretch: float,
 ) -> Bias:
+    # The prior's precision in each coordinate, and its pull, from its draws.
+    spread = synthetic.spread
+    precision = 1 / np.maximum(spread.var(0, ddof=1), 1e-12)
+    pull = precision * (spread.mean(0) - spread)
     return Bias(
-        synthetic.at_truth, synthetic.spread, sites, size, weights, stretch, synthetic.truths
+        synthetic.at_truth, pull, precision, sites, size, weights, stretch, synthetic.truths
     )
 
 
@@ -357,7 +355,7 @@ def _synthetic(
     """
     dim = sum(leaf.size for leaf in jax.tree.leaves(start))
     few = min(max(_LEAST_RECORDS, _PER_PARAMETER * dim), _MOST_RECORDS)
-    many = max(few, min(_MANY_RECORDS, _MANY_NUMBERS // dim))
+    many = max(few, many_records(dim))
     if inputs is None:
         given = target.dummy_records(random.key(0), many)
     else:
@@ -376,7 +374,7 @@ def _synthetic(
         ),
         few,
         sites,
-        _CLUMPED if spread_is_given(target, start, given) else 1.0,
+        CLUMPED if outcomes(target, start, given).bare_counts else 1.0,
     )
 
 

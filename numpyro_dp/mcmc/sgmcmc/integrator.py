@@ -35,10 +35,12 @@ class Note(NamedTuple):
 
     - **text**: a sentence for the report, with the remedy.
     - **sign**: what a table of the draws says of it, after "these draws".
+    - **first**: whether it harms more than what was known before the run, such as a temperature.
     """
 
     text: str
     sign: str
+    first: bool = False
 
 
 def hotter_than(reached: float, temperature: float) -> bool:

@@ -17,13 +17,15 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from numpyro_dp.mcmc.kernel import BoundKernel
+from numpyro_dp.mcmc.sgmcmc.bias import clipping_notes
 from numpyro_dp.mcmc.sgmcmc.integrator import BoundSumKernel, Note, raised_temperature, step_at
 from numpyro_dp.mcmc.sgmcmc.kernel import shapes
 
-RUN_AWAY = "have run away"
 ENOUGH = 10.0
 _PLACES = 256
 _LEAST_DRAWS = 10
+# Fewer draws are a trial, of which nobody asks where its posterior lies.
+_SETTLED = 100
 # A transform whose slope is below it holds its value at the edge of the support.
 _FLAT = 1e-15
 
@@ -81,7 +83,11 @@ def drawn_notes(
     if not isinstance(kernel, BoundSumKernel):
         return ()
     gone = _run_away(kernel, states, last)
-    return gone or (
+    if gone:
+        return gone
+    kept = next((rows.shape[1] for rows in states["z"].values()), 0)
+    return (
+        *(clipping_notes(kernel, last) if kept >= _SETTLED else ()),
         *_adapted(kernel, last),
         *_late_heat(kernel, last),
         *relaxation_notes(kernel, states, last, thinning=thinning),
@@ -107,7 +113,7 @@ def _run_away(kernel: BoundSumKernel, states: dict[str, Any], last: Any) -> tupl
         f"The chain has run away: {gone[0]!r} has left for infinity, or for the edge of its "
         "support. Its steps are too long: ndp.plan names a step_size at which they are stable."
     )
-    return (Note(text, f"{RUN_AWAY} in {gone[0]!r}"),)
+    return (Note(text, f"have run away in {gone[0]!r}", first=True),)
 
 
 def _adapted(kernel: BoundSumKernel, last: Any) -> tuple[Note, ...]:

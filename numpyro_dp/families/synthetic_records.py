@@ -107,9 +107,11 @@ def synthetic_gradients(
         for name, leaf in constrained.items()
         if leaf.size == _POOL
     }
-    *found, records = _gradients(model, vector, start, inputs, truths, outcome_key)
+    at_truth, records, at_start = gradients_at(model, vector, inputs, truths, outcome_key, start)
+    spread = jax.vmap(vector.flat)(truths) - vector.flat(start)
     rows = tuple(np.asarray(leaf)[:, :, 0] for leaf in records)
-    return SyntheticRecords(*map(np.asarray, found), records=rows, truths=numbers)
+    found = map(np.asarray, (at_truth, at_start, spread))
+    return SyntheticRecords(*found, records=rows, truths=numbers)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -136,21 +138,34 @@ def _evenly_spread(draws: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _gradients(
-    model: PrivateModel, vector: Shares, start: dict, inputs: list[Any], truths: dict, rng_key: Any
+def gradients_at(
+    model: PrivateModel,
+    vector: Shares,
+    inputs: list[Any],
+    truths: dict,
+    rng_key: Any,
+    start: dict | None = None,
 ) -> tuple:
+    """Records whose outcomes are drawn at some positions, and what they add to a step there.
+
+    :param truths: unconstrained positions, with a leading axis (draws).
+    :param start: a further position at which the same records' vectors are asked for, if any.
+    :returns: vectors at the truths, shape (draws, records, dim), record arrays, and vectors at
+        ``start``.
+    """
     simulate = _simulator(model)
+    draws = jax.tree.leaves(truths)[0].shape[0]
 
     def one_draw(drawn: tuple) -> tuple:
         truth, outcome_key = drawn
         rows = [leaf[:, None] for leaf in inputs]
         keys = random.split(outcome_key, inputs[0].shape[0])
         records = jax.vmap(partial(simulate, truth))(rows, keys)
-        at_truth = jax.vmap(partial(vector, truth))(records)
-        at_start = jax.vmap(partial(vector, start))(records)
-        return at_truth, at_start, vector.flat(truth) - vector.flat(start), records
+        places = (truth,) if start is None else (truth, start)
+        at_truth, *rest = (jax.vmap(partial(vector, place))(records) for place in places)
+        return at_truth, records, *rest
 
-    return jax.lax.map(one_draw, (truths, random.split(rng_key, _DRAWS)))
+    return jax.lax.map(one_draw, (truths, random.split(rng_key, draws)))
 
 
 def _simulator(model: PrivateModel) -> Callable[[dict, list, Any], list]:
@@ -177,19 +192,29 @@ def _observed(model: PrivateModel, z: dict, record: list, key: Any) -> list[dict
     return [site for site in sites.values() if site["is_observed"]]
 
 
-def spread_is_given(model: PrivateModel, start: dict[str, Any], inputs: list[Any]) -> bool:
-    """Whether an outcome is a count whose mean fixes its variance, as a Poisson's does.
+class Outcomes(NamedTuple):
+    """What the observed sites of a record are.
 
-    Real counts are as a rule more spread than that; nothing in such a model can tell.
+    - **follow**: whether each is an argument as it is, so that made-up ones follow the model.
+    - **bare_counts**: whether one is a count whose mean fixes its variance, as a Poisson's does.
+      Real counts are as a rule more spread than that; nothing in such a model can tell.
     """
-    found: list[bool] = []
+
+    follow: bool
+    bare_counts: bool
+
+
+def outcomes(model: PrivateModel, start: dict[str, Any], inputs: list[Any]) -> Outcomes:
+    """Look at a model's observed sites, without a value."""
+    found: list[tuple[bool, bool]] = []
 
     def look(z: dict, record: list) -> None:
-        sites = _observed(model, z, record, random.key(0))
-        found.extend(_is_bare_count(site["fn"]) for site in sites)
+        for site in _observed(model, z, record, random.key(0)):
+            given = any(leaf is site["value"] for leaf in record)
+            found.append((given, _is_bare_count(site["fn"])))
 
     jax.eval_shape(look, start, [leaf[:1] for leaf in inputs])
-    return any(found)
+    return Outcomes(all(given for given, _ in found), any(bare for _, bare in found))
 
 
 def _is_bare_count(fn: Any) -> bool:
