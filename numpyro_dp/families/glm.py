@@ -177,18 +177,17 @@ def _require_same_likelihood(glm: GLM) -> None:
     _, struct = flat_position(glm.private_model)
     log_likelihood = record_likelihood(glm.private_model)
 
-    def compare(key: Array) -> tuple[Array, Array, Array]:
-        position_key, record_key = jax.random.split(key)
-        record = glm.private_model.dummy_records(record_key, 1)
+    def compare(record: list[Array], z: Array) -> tuple[Array, Array, Array]:
         row = glm.row(record)
-        z = jax.random.normal(position_key, (2, *struct.shape), struct.dtype)
         loss = jax.vmap(lambda z: glm.raw_loss.value(row.x @ z + row.offset, row))(z)
         model = jax.vmap(lambda z: log_likelihood(z, record))(z)
         return loss[1] - loss[0], model[0] - model[1], glm.raw_loss.holds(row)
 
-    key = jax.random.key(0)
-    compiled = quickly_compiled(lambda key: jax.vmap(compare)(jax.random.split(key, _POINTS)), key)
-    ours, models, inside = (np.asarray(each) for each in compiled(key))
+    made = [glm.private_model.dummy_records(jax.random.key(k), 1) for k in range(_POINTS)]
+    records = jax.tree.map(lambda *leaves: np.stack(leaves), *made)
+    z = np.random.default_rng(0).normal(size=(_POINTS, 2, *struct.shape)).astype(struct.dtype)
+    compiled = quickly_compiled(jax.vmap(compare), records, z)
+    ours, models, inside = (np.asarray(each) for each in compiled(records, z))
     # Some made-up outcomes lie outside their support, such as more successes than trials; of whole
     # numbers NumPyro then says so, of others that are held as floats it goes on.
     valid = np.isfinite(models) & inside

@@ -328,20 +328,17 @@ def _with_drawn_outcomes(subject: Subject, met: list[_Met]) -> Iterator[_Input]:
 def dummy_records(layout: Layout, rng_key: Array, m: int) -> list[Array]:
     """Make up ``m`` records of the right shapes: 0 or 1, and as often, for floats, (0.1, 0.9).
 
-    Outcomes that must be 0 or 1 are often held as floats; other columns must be positive.
+    Outcomes that must be 0 or 1 are often held as floats; other columns must be positive. They
+    protect nothing, and NumPy draws them, which has nothing to compile.
     """
-    keys = jax.random.split(rng_key, len(layout.arrays))
-    structs = layout.structs(m)
-    return [_dummy(key, struct) for key, struct in zip(keys, structs, strict=True)]
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
+    return [jnp.asarray(_dummy(rng, struct)) for struct in layout.structs(m)]
 
 
-def _dummy(key: Array, struct: jax.ShapeDtypeStruct) -> Array:
-    kind_key, whole_key, key = jax.random.split(key, 3)
-    whole = jax.random.bernoulli(whole_key, 0.5, struct.shape).astype(struct.dtype)
-    if not jnp.issubdtype(struct.dtype, jnp.inexact):
-        return whole
-    between = jax.random.uniform(key, struct.shape, minval=0.1, maxval=0.9).astype(struct.dtype)
-    return jnp.where(jax.random.bernoulli(kind_key), whole, between)
+def _dummy(rng: np.random.Generator, struct: jax.ShapeDtypeStruct) -> np.ndarray:
+    if jnp.issubdtype(struct.dtype, jnp.inexact) and rng.random() < 0.5:
+        return rng.uniform(0.1, 0.9, struct.shape).astype(struct.dtype)
+    return rng.integers(0, 2, struct.shape).astype(struct.dtype)
 
 
 def _synthetic_rows(rng: np.random.Generator, struct: jax.ShapeDtypeStruct) -> np.ndarray:
