@@ -1,6 +1,7 @@
 """Shared fixtures: shared data by path, one set of compiled models for the whole run."""
 
 import gc
+import itertools
 import os
 import time
 from pathlib import Path
@@ -30,15 +31,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 # Each compiled program maps a few pieces of memory, and Linux ends a process that wants more than
-# 65,530: XLA then dies in the middle of a test.
-_MANY_MAPPINGS = 20_000
+# 65,530: XLA then dies in the middle of a test. Slow tests add up to a thousand each.
+_MANY_MAPPINGS, _TESTS = 20_000, itertools.count(1)
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def _few_mappings():
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > _MANY_MAPPINGS:
+    # Counting takes some milliseconds.
+    if next(_TESTS) % 10 or not maps.exists():
+        return
+    if maps.read_bytes().count(b"\n") > _MANY_MAPPINGS:
         jax.clear_caches()
         gc.collect()
 

@@ -326,17 +326,21 @@ def _with_drawn_outcomes(subject: Subject, met: list[_Met]) -> Iterator[_Input]:
 
 
 def dummy_records(layout: Layout, rng_key: Array, m: int) -> list[Array]:
-    """Make up ``m`` records of the right shapes: 0 or 1, and as often, for floats, (0.1, 0.9).
+    """Make up ``m`` records of the right shapes: 0 or 1, and for every other array (0.1, 0.9).
 
-    Outcomes that must be 0 or 1 are often held as floats; other columns must be positive. They
-    protect nothing, and NumPy draws them, which has nothing to compile.
+    Outcomes that must be 0 or 1 are often held as floats; other columns must be positive. Which
+    array begins hangs on the key. They protect nothing: NumPy, which has nothing to compile, draws.
     """
     rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
-    return [jnp.asarray(_dummy(rng, struct)) for struct in layout.structs(m)]
+    first = rng.integers(2)
+    return [
+        jnp.asarray(_dummy(rng, struct, between=(place + first) % 2 == 0))
+        for place, struct in enumerate(layout.structs(m))
+    ]
 
 
-def _dummy(rng: np.random.Generator, struct: jax.ShapeDtypeStruct) -> np.ndarray:
-    if jnp.issubdtype(struct.dtype, jnp.inexact) and rng.random() < 0.5:
+def _dummy(rng: np.random.Generator, struct: jax.ShapeDtypeStruct, *, between: bool) -> np.ndarray:
+    if between and jnp.issubdtype(struct.dtype, jnp.inexact):
         return rng.uniform(0.1, 0.9, struct.shape).astype(struct.dtype)
     return rng.integers(0, 2, struct.shape).astype(struct.dtype)
 

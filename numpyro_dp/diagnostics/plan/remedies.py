@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from numpyro_dp.accounting import rounded_down
 from numpyro_dp.diagnostics.plan.signal import Gains, SignalModel
 from numpyro_dp.diagnostics.plan.steps import WIDENED, ChainSteps
 from numpyro_dp.diagnostics.plan.subject import PlannedRun
@@ -125,11 +126,16 @@ class Findings:
     def _shorter_steps(self, chain: ChainSteps) -> str:
         size = chain.stable_size()
         said = (
-            f"a step_size of at most {size:.2g}: longer ones overshoot the steepest direction, or "
-            "shake with the mini-batches; draws spread too widely there, and scales may run to 0"
+            f"a step_size of at most {rounded_down(size, 2)}: longer ones overshoot the steepest "
+            "direction, or shake with the mini-batches; draws spread too widely there, and scales "
+            "may run to 0"
         )
         full = chain.on_full_batches().stable_size()
-        return f"{said} (with full batches up to {full:.2g})" if full > 1.5 * size else said
+        return (
+            f"{said} (with full batches up to {rounded_down(full, 2)})"
+            if full > 1.5 * size
+            else said
+        )
 
     def _looser_clip(self) -> str:
         worst, studied = self.bias[0], self.studied
@@ -237,7 +243,7 @@ class Findings:
         most = min(chain.stable_size(), chain.integrator.free_step_size(chain.noise))
         if size is None or not size * 1.2 < most < math.inf:
             return ""
-        return f"a step_size up to {most:.2g}"
+        return f"a step_size up to {rounded_down(most, 2)}"
 
     def _way(self) -> list[str]:
         """What moves a chain or an optimiser from its start to the posterior."""

@@ -16,6 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from numpyro_dp.accounting import rounded_down
 from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mcmc.sgmcmc.bias import clipping_notes
 from numpyro_dp.mcmc.sgmcmc.integrator import BoundSumKernel, Note, raised_temperature, step_at
@@ -133,9 +134,8 @@ def _late_heat(kernel: BoundSumKernel, last: Any) -> tuple[Note, ...]:
     if not noise:
         return ()
     reached = integrator.reached(float(step_at(schedule, step, jnp.float32)), noise)
-    remedy = (
-        f"A schedule that ends at a step_size of at most {integrator.free_step_size(noise):.3g}"
-    )
+    free = rounded_down(integrator.free_step_size(noise), 3)
+    remedy = f"A schedule that ends at a step_size of at most {free}"
     return raised_temperature(reached, integrator.temperature, remedy)
 
 
