@@ -5,6 +5,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from numpyro_dp.mcmc.sgmcmc.integrator import NoisyGradient
+
 
 @partial(jax.jit, static_argnames=("integrator", "chains", "warmup", "steps", "prepare"))
 def simulate(
@@ -25,7 +27,7 @@ def simulate(
         gradient = -precision * position + sd * jax.random.normal(privacy, (dim,))
         if root is not None:
             gradient = gradient + root * jax.random.normal(batch, (dim,))
-        position, moved = integrator.step(own, state, position, gradient, sd, 1.0)
+        position, moved = integrator.step(own, state, position, NoisyGradient(gradient, sd, 1.0))
         return state._replace(z={"x": position}, i=state.i + 1, **moved)
 
     def every(states, key):

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair
-from numpyro_dp.mcmc.sgmcmc.integrator import BoundGradientKernel
+from numpyro_dp.mcmc.sgmcmc.integrator import BoundGradientKernel, NoisyGradient
 
 
 def move_score(
@@ -70,8 +70,8 @@ def _noiseless(
 ) -> Float[Array, " dim"]:
     """Where the integrator moves by the gradient alone."""
     # Noise without bound in the gradient leaves no noise for the integrator to add.
-    key = random.key(0)
-    return kernel.integrator.step(key, state, position, gradient, math.inf, metric)[0]
+    given = NoisyGradient(gradient, math.inf, metric)
+    return kernel.integrator.step(random.key(0), state, position, given)[0]
 
 
 def _clipped_sum(

@@ -8,10 +8,10 @@ values and the public scale of their noise, never a record.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -76,49 +76,52 @@ def in_one_line(notes: Sequence[str], signs: Sequence[str]) -> str:
 
 
 StepSize = float | Callable[[Any], Any]
+Scalar = Float[Array, ""]
+Vector = Float[Array, " dim"]
+# The next position, and the state fields that change with it.
+Move = tuple[Vector, dict[str, Any]]
 
 
-class Integrator(Protocol):
-    """How a released gradient moves a position: frozen, hashable by value, sees no record."""
+class NoisyGradient(NamedTuple):
+    """All that an integrator is told of the records, and the public scales that go with it.
+
+    - **value**: estimates the gradient of the (tempered) log posterior density.
+    - **sd**: standard deviation of its privacy noise where it is multiplied by the root of
+      ``metric``; one for each coordinate or the same for all.
+    - **metric**: the public preconditioner, a diagonal or 1.
+    """
+
+    value: Vector
+    sd: float | Float[Array, "*dim"]
+    metric: Vector | float
+
+
+@dataclass(frozen=True)
+class Integrator(ABC):
+    """How a released gradient moves a position: frozen, hashable by value, sees no record.
+
+    :param step_size: η, or a schedule of it.
+    :param temperature: that of the draws, if the privacy noise is no more than the noise asked for.
+    """
 
     # As of a bound kernel.
-    derived: ClassVar[tuple[str, ...]]
+    derived: ClassVar[tuple[str, ...]] = ()
+    # What a shorter step needs beside it, or could be instead.
+    remedy: ClassVar[str] = ""
 
-    @property
-    def step_size(self) -> StepSize:
-        """η, or a schedule of it."""
-        ...
+    step_size: StepSize
+    temperature: float
 
-    @property
-    def temperature(self) -> float:
-        """That of the draws, if the privacy noise is no more than the noise asked for."""
-        ...
-
-    def start(
-        self, rng_key: Any, z: dict, position: Float[Array, " dim"], gradient_sd: Any = 0.0
-    ) -> Any:
+    @abstractmethod
+    def start(self, rng_key: Any, z: dict, position: Vector, gradient_sd: Any = 0.0) -> Any:
         """The first state of a chain, with whatever else the integrator carries.
 
         ``gradient_sd`` is that of its first step.
         """
-        ...
 
-    def step(
-        self,
-        key: Any,
-        state: Any,
-        position: Float[Array, " dim"],
-        gradient: Float[Array, " dim"],
-        gradient_sd: float | Float[Array, "*dim"],
-        metric: Float[Array, " dim"] | float,
-    ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
-        """The next position, and the state fields that change with it.
-
-        ``gradient`` estimates the gradient of the (tempered) log posterior density. Multiplied by
-        the root of ``metric``, the public preconditioner, its privacy noise has standard deviation
-        ``gradient_sd``, one for each coordinate or the same for all.
-        """
-        ...
+    @abstractmethod
+    def step(self, key: Any, state: Any, position: Vector, gradient: NoisyGradient) -> Move:
+        """The next position, and the state fields that change with it."""
 
     def notes(self, gradient_sd: float, state: Any = None) -> tuple[Note, ...]:
         """What a report should say of draws made at this noise.
@@ -126,31 +129,35 @@ class Integrator(Protocol):
         ``state`` is the last one, with a leading axis where chains are several: what it adds to
         the notes without a state is said after a run.
         """
-        ...
+        if callable(self.step_size) or gradient_sd == 0:
+            return ()
+        reached = self.reached(self.step_size, gradient_sd)
+        free = f"A step_size of at most {self.free_step_size(gradient_sd):.3g}{self.remedy}"
+        return raised_temperature(reached, self.temperature, free)
 
+    @abstractmethod
     def reached(self, step_size: float, gradient_sd: float) -> float:
         """Temperature at which the privacy noise alone would put the draws."""
-        ...
 
+    @abstractmethod
     def free_step_size(self, gradient_sd: float) -> float:
         """Longest step at which the privacy noise is no more than the noise asked for."""
-        ...
 
+    @abstractmethod
     def widened(self, step_size: float, curvature: float, batches: float) -> float:
         """Variance of the draws over the target's along a direction of this curvature.
 
         Privacy noise apart: long steps overshoot, and mini-batches, whose gradients have a variance
         of ``batches`` times the curvature, shake. Infinite where the steps run away.
         """
-        ...
 
+    @abstractmethod
     def relaxation(self, step: Any, gradient_sd: Any, variance: Any, state: Any = None) -> Any:
         """Share of a relaxation time that one step is, where the target has this variance.
 
         All in coordinates multiplied by the root of the inverse preconditioner. ``state`` is as
         for :meth:`notes`, and its leading axis one of the result's.
         """
-        ...
 
 
 def step_at(step_size: StepSize, step: Any, dtype: Any) -> Float[Array, ""]:
@@ -215,18 +222,35 @@ class BoundSumKernel(BoundKernel):
         released = self.private_sum.release(key, self.record_vector(z), records, step)
         return released.astype(ravel_pytree(z)[0].dtype)
 
-    def posterior_gradient(self, z: dict, likelihood: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    def learnt(self, state: Any, released: Float[Array, " entries"]) -> tuple[Any, Vector]:
+        """The state with what it keeps of a released sum, and the gradient in that sum."""
+        return state, released
+
+    def advance(self, key: Any, state: Any, records: list) -> Any:
+        position, unravel = ravel_pytree(state.z)
+        release_key, integrator_key = random.split(key)
+        released = self.release(release_key, state.z, records, state.i)
+        state, likelihood = self.learnt(state, released)
+        gradient = NoisyGradient(
+            self.posterior_gradient(state.z, likelihood),
+            self.gradient_noise(state.i),
+            self.diagonal(position.dtype),
+        )
+        position, moved = self.integrator.step(integrator_key, state, position, gradient)
+        return state._replace(z=unravel(position), **moved)
+
+    def posterior_gradient(self, z: dict, likelihood: Vector) -> Vector:
         """Gradient of the (tempered) log posterior, from the released one of the likelihood."""
         position, unravel = ravel_pytree(z)
         prior = jax.grad(lambda position: self.private_model.log_prior(unravel(position)))(position)
         return prior + self.likelihood_power * likelihood
 
-    def record_gradient(self, z: dict) -> Callable[[list[Array]], Float[Array, " dim"]]:
+    def record_gradient(self, z: dict) -> Callable[[list[Array]], Vector]:
         """Gradient of one record's log likelihood at a position."""
         position, unravel = ravel_pytree(z)
 
-        def gradient(record: list[Array]) -> Float[Array, " dim"]:
-            def term(position: Float[Array, " dim"]) -> Float[Array, ""]:
+        def gradient(record: list[Array]) -> Vector:
+            def term(position: Vector) -> Float[Array, ""]:
                 return self.private_model.record_log_likelihood(unravel(position), record)
 
             return jax.grad(term)(position)
@@ -266,22 +290,8 @@ class BoundSumKernel(BoundKernel):
 class BoundGradientKernel(BoundSumKernel):
     """A kernel whose released sum is the gradient alone."""
 
-    def record_vector(self, z: dict) -> Callable[[list[Array]], Float[Array, " dim"]]:
+    def record_vector(self, z: dict) -> Callable[[list[Array]], Vector]:
         return self.record_gradient(z)
-
-    def advance(self, key: Any, state: Any, records: list) -> Any:
-        position, unravel = ravel_pytree(state.z)
-        release_key, integrator_key = random.split(key)
-        released = self.release(release_key, state.z, records, state.i)
-        position, moved = self.integrator.step(
-            integrator_key,
-            state,
-            position,
-            self.posterior_gradient(state.z, released),
-            self.gradient_noise(state.i),
-            self.diagonal(position.dtype),
-        )
-        return state._replace(z=unravel(position), **moved)
 
 
 def _noise_in_words(mechanism: PrivateSum) -> float | str:

@@ -27,6 +27,9 @@ from numpyro_dp.mcmc.sgmcmc.integrator import (
 )
 from numpyro_dp.model.private_model import PrivateModel
 
+# One for each coordinate; ``None``: 1.
+Weights = tuple[float, ...] | None
+
 
 @lru_cache(maxsize=64)
 def shapes(model: PrivateModel) -> dict[str, tuple[int, ...]]:
@@ -109,6 +112,12 @@ class GradientKernel(PrivateKernel):
         noise: Any = None if callable(self.noise_multiplier) else self.noise_multiplier
         arguments.check_noise_and_clip(noise, self.clip_norm)
 
+    @property
+    def paced(self) -> tuple[StepSize, float]:
+        """What every integrator is given first: step size and temperature."""
+        step = self.step_size if callable(self.step_size) else float(self.step_size)
+        return step, float(self.temperature)
+
     @abstractmethod
     def integrator(self, sampling_rate: float) -> Integrator:
         """The integrator that makes this kernel what it is."""
@@ -162,16 +171,19 @@ class GradientKernel(PrivateKernel):
         return dim
 
     def _weights(
-        self,
-        weights: tuple[float, ...] | None,
-        blocks: tuple[float, ...] | None,
-        clip_norm: float,
-        dim: int,
-    ) -> tuple[tuple[float, ...] | None, float | tuple[float, ...]]:
-        """Weights of a record's whole vector in the joint clip, and ``spread`` of the noise."""
+        self, weights: Weights, blocks: Weights, clip_norm: float, dim: int
+    ) -> tuple[Weights, float | tuple[float, ...]]:
+        """Weights of a record's whole vector in the joint clip, and ``spread`` of the noise.
+
+        :param weights: of the gradient's coordinates in its own clip.
+        :param blocks: clip norm of each coordinate's site, where they differ.
+        :param clip_norm: of the joint clip.
+        :returns: The weights (``None``: 1, or nothing is clipped), and the noise of the gradient's
+            coordinates in units of that of the whole sum.
+        """
         return weights, 1.0 if blocks is None else blocks
 
-    def _bound(self, weights: tuple[float, ...] | None, **fields: Any) -> BoundSumKernel:
+    def _bound(self, weights: Weights, **fields: Any) -> BoundSumKernel:
         """The bound kernel, from its fields and the weights of a gradient in its clip."""
         return BoundGradientKernel(**fields)
 
@@ -190,9 +202,7 @@ class GradientKernel(PrivateKernel):
         return tuple(known[: max(steps, 1)])
 
 
-def _clip_weights(
-    metric: tuple[float, ...] | None, blocks: tuple[float, ...] | None
-) -> tuple[float, ...] | None:
+def _clip_weights(metric: Weights, blocks: Weights) -> Weights:
     """Weights of a gradient's coordinates in the joint clip."""
     roots = None if metric is None else [math.sqrt(g) for g in metric]
     if blocks is None:

@@ -14,7 +14,7 @@ from jax import random
 from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
-from numpyro_dp.mcmc.sgmcmc.integrator import StepSize
+from numpyro_dp.mcmc.sgmcmc.integrator import Move, NoisyGradient, Scalar, StepSize, Vector
 
 
 def check_friction(name: str, friction: object, step_size: StepSize) -> None:
@@ -32,35 +32,32 @@ def check_friction(name: str, friction: object, step_size: StepSize) -> None:
 
 def kicked(
     key: Any,
-    momentum: Float[Array, " dim"],
-    position: Float[Array, " dim"],
-    gradient: Float[Array, " dim"],
-    metric: Float[Array, " dim"] | float,
+    momentum: Vector,
+    position: Vector,
+    gradient: NoisyGradient,
+    stride: Scalar,
     *,
-    stride: Float[Array, ""],
-    friction: Float[Array, ""],
-    missing: Float[Array, "*dim"],
-) -> tuple[Float[Array, " dim"], Float[Array, " dim"]]:
+    friction: Scalar,
+    wanted: Scalar,
+) -> Move:
     """The next position and the momentum that led there.
 
     :param stride: h.
     :param friction: f, the share of the momentum that is lost.
-    :param missing: variance of the fresh noise.
+    :param wanted: variance of all noise in the momentum, the privacy noise counted into it.
     """
-    root = jnp.sqrt(jnp.asarray(metric, position.dtype))
+    root = jnp.sqrt(jnp.asarray(gradient.metric, position.dtype))
+    missing = jnp.maximum(wanted - (stride * gradient.sd) ** 2, 0)
     # Public randomness: it completes the noise of the friction and protects nothing.
     fresh = jnp.sqrt(missing) * random.normal(key, position.shape, position.dtype)
-    momentum = (1 - friction) * momentum + stride * root * gradient + fresh
+    momentum = (1 - friction) * momentum + stride * root * gradient.value + fresh
     moved = position + stride * root * momentum
-    return moved, momentum_between(position, moved, stride * root, momentum)
+    return moved, {"momentum": momentum_between(position, moved, stride * root, momentum)}
 
 
 def momentum_between(
-    before: Float[Array, " dim"],
-    after: Float[Array, " dim"],
-    pace: Float[Array, "*dim"],
-    otherwise: Float[Array, " dim"],
-) -> Float[Array, " dim"]:
+    before: Vector, after: Vector, pace: Float[Array, "*dim"], otherwise: Vector
+) -> Vector:
     """The momentum as two released positions show it, so that it holds nothing else.
 
     ``otherwise`` is kept where a schedule's step is zero and positions show nothing.

@@ -14,45 +14,17 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from numpyro_dp import _validate
-from numpyro_dp.mcmc.sgmcmc.integrator import BoundSumKernel, Note, StepSize, step_at
-from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
+from numpyro_dp.mcmc.sgmcmc.integrator import (
+    BoundSumKernel,
+    Integrator,
+    Move,
+    NoisyGradient,
+    Vector,
+    step_at,
+)
+from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel, Weights
 
 _TINY = 1e-30
-
-
-def joint_entries(dim: int) -> int:
-    """Numbers in a gradient and the upper triangle of its outer product."""
-    return dim + dim * (dim + 1) // 2
-
-
-def joint_weights(
-    share: float,
-    weights: tuple[float, ...] | None,
-    blocks: tuple[float, ...] | None,
-    clip_norm: float,
-    dim: int,
-) -> tuple[tuple[float, ...] | None, float | tuple[float, ...]]:
-    """Weights under which gradient and outer product together have norm at most ``clip_norm``.
-
-    A gradient whose weighted norm is at most C gets the weight √(1 - s), its outer product √s/C,
-    off-diagonal entries √2 more: the squared norms are at most (1 - s)·C² and s·C².
-
-    :param share: s, the share of the second moment.
-    :param weights: of the gradient's coordinates in its own clip.
-    :param blocks: clip norm of each coordinate's site, where they differ.
-    :param clip_norm: C.
-    :returns: weights of the joint vector (``None`` where nothing is clipped), and the noise of
-        the gradient's coordinates in units of that of the joint sum.
-    """
-    kept = math.sqrt(1 - share)
-    spread = 1 / kept if blocks is None else tuple(norm / kept for norm in blocks)
-    if clip_norm == math.inf:
-        return None, spread
-    each = np.ones(dim) if weights is None else np.array(weights)
-    rows, columns = _triangle(dim)
-    moment = each[rows] * each[columns] * math.sqrt(share) / clip_norm
-    moment = np.where(rows == columns, moment, math.sqrt(2) * moment)
-    return tuple(np.concatenate([kept * each, moment]).tolist()), spread
 
 
 @dataclass(frozen=True)
@@ -87,25 +59,13 @@ class BoundFisherKernel(BoundSumKernel):
 
         return vector
 
-    def advance(self, key: Any, state: Any, records: list) -> Any:
-        position, unravel = ravel_pytree(state.z)
-        release_key, integrator_key = random.split(key)
-        released = self.release(release_key, state.z, records, state.i)
-        likelihood, moments = released[: position.size], released[position.size :]
+    def learnt(self, state: Any, released: Float[Array, " entries"]) -> tuple[Any, Vector]:
         average = state.second_moment
-        average = average + (_symmetric(moments, position.size) - average) / (state.i + 1)
+        dim = len(average)
+        average = average + (_symmetric(released[dim:], dim) - average) / (state.i + 1)
         # The average with this step's own release in it: without, the first step would know
         # nothing of the curvature. That the two share a batch matters like one over the steps.
-        state = state._replace(second_moment=average)
-        position, moved = self.integrator.step(
-            integrator_key,
-            state,
-            position,
-            self.posterior_gradient(state.z, likelihood),
-            self.gradient_noise(state.i),
-            self.diagonal(position.dtype),
-        )
-        return state._replace(z=unravel(position), **moved)
+        return state._replace(second_moment=average), released[:dim]
 
 
 def _triangle(dim: int) -> tuple[Int[np.ndarray, " entries"], Int[np.ndarray, " entries"]]:
@@ -119,9 +79,6 @@ def _symmetric(entries: Float[Array, " entries"], dim: int) -> Float[Array, "dim
     place = np.zeros((dim, dim), int)
     place[rows, columns] = place[columns, rows] = np.arange(len(rows))
     return entries[place]
-
-
-_TINY = 1e-30
 
 
 class SGFSState(NamedTuple):
@@ -140,7 +97,7 @@ class SGFSState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FisherScoring:
+class FisherScoring(Integrator):
     """θ ← θ + Q·(gradient + fresh noise), Q = 2·(curvature + all noise)⁻¹.
 
     On a Gaussian target any such step leaves exactly the target's covariance: with H the curvature
@@ -149,14 +106,10 @@ class FisherScoring:
 
     derived: ClassVar[tuple[str, ...]] = ("second_moment",)
 
-    step_size: StepSize
-    temperature: float
     likelihood_power: float
     sampling_rate: float
 
-    def start(
-        self, rng_key: Any, z: dict, position: Float[Array, " dim"], gradient_sd: Any = 0.0
-    ) -> SGFSState:
+    def start(self, rng_key: Any, z: dict, position: Vector, gradient_sd: Any = 0.0) -> SGFSState:
         nothing = jnp.zeros((position.size, position.size), position.dtype)
         return SGFSState(jnp.zeros((), jnp.int32), z, nothing, rng_key)
 
@@ -166,15 +119,8 @@ class FisherScoring:
         power, rate = self.likelihood_power, self.sampling_rate
         return power + power**2 * (1 - rate) / rate / self.temperature
 
-    def step(
-        self,
-        key: Any,
-        state: SGFSState,
-        position: Float[Array, " dim"],
-        gradient: Float[Array, " dim"],
-        gradient_sd: float | Float[Array, "*dim"],
-        metric: Float[Array, " dim"] | float,
-    ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
+    def step(self, key: Any, state: SGFSState, position: Vector, gradient: NoisyGradient) -> Move:
+        value, gradient_sd, metric = gradient
         step = step_at(self.step_size, state.i, position.dtype)
         inverse = 4 / jnp.maximum(step, _TINY)
         # Coordinates in which fresh and privacy noise are white: what is left is one symmetric
@@ -186,14 +132,11 @@ class FisherScoring:
         # Public randomness: it completes the noise of the step and protects nothing.
         white = random.normal(key, position.shape, position.dtype)
         fresh = white * jnp.sqrt(self.temperature * inverse / known)
-        moved = vectors @ (scoring * (vectors.T @ (root * gradient + fresh)))
+        moved = vectors @ (scoring * (vectors.T @ (root * value + fresh)))
         return position + root * moved, {}
 
-    def notes(self, gradient_sd: float, state: Any = None) -> tuple[Note, ...]:
-        # The step shrinks where the privacy noise is large, so the temperature is always kept.
-        return ()
-
     def reached(self, step_size: float, gradient_sd: float) -> float:
+        # The step shrinks where the privacy noise is large, so the temperature is always kept.
         return 0.0
 
     def free_step_size(self, gradient_sd: float) -> float:
@@ -276,22 +219,26 @@ class DPSGFS(GradientKernel):
             raise ValueError(f"second_moment_share must be less than 1, got {share!r}")
 
     def integrator(self, sampling_rate: float) -> FisherScoring:
-        step = self.step_size if callable(self.step_size) else float(self.step_size)
-        return FisherScoring(
-            step, float(self.temperature), float(self.likelihood_power), sampling_rate
-        )
+        return FisherScoring(*self.paced, float(self.likelihood_power), sampling_rate)
 
     def _entries(self, dim: int) -> int:
-        return joint_entries(dim)
+        return dim + dim * (dim + 1) // 2
 
     def _weights(
-        self,
-        weights: tuple[float, ...] | None,
-        blocks: tuple[float, ...] | None,
-        clip_norm: float,
-        dim: int,
-    ) -> tuple[tuple[float, ...] | None, float | tuple[float, ...]]:
-        return joint_weights(self.second_moment_share, weights, blocks, clip_norm, dim)
+        self, weights: Weights, blocks: Weights, clip_norm: float, dim: int
+    ) -> tuple[Weights, float | tuple[float, ...]]:
+        # A gradient whose weighted norm is at most C gets the weight √(1 - s), its outer product
+        # √s/C, off-diagonal entries √2 more: the squared norms are at most (1 - s)·C² and s·C².
+        share = self.second_moment_share
+        kept = math.sqrt(1 - share)
+        spread = 1 / kept if blocks is None else tuple(norm / kept for norm in blocks)
+        if clip_norm == math.inf:
+            return None, spread
+        each = np.ones(dim) if weights is None else np.array(weights)
+        rows, columns = _triangle(dim)
+        moment = each[rows] * each[columns] * math.sqrt(share) / clip_norm
+        moment = np.where(rows == columns, moment, math.sqrt(2) * moment)
+        return tuple(np.concatenate([kept * each, moment]).tolist()), spread
 
-    def _bound(self, weights: tuple[float, ...] | None, **fields: Any) -> BoundFisherKernel:
+    def _bound(self, weights: Weights, **fields: Any) -> BoundFisherKernel:
         return BoundFisherKernel(clip_weights=weights, **fields)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from numpyro_dp.mcmc.sgmcmc.integrator import Note, StepSize, raised_temperature, step_at
+from numpyro_dp.mcmc.sgmcmc.integrator import Integrator, Move, NoisyGradient, Vector, step_at
 from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
 from numpyro_dp.mcmc.sgmcmc.momentum import check_friction, kicked, overshot, relaxation_share
 
@@ -30,55 +30,26 @@ class SGHMCState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FrictionDynamics:
+class FrictionDynamics(Integrator):
     """p ← (1 − hA)·p + h·gradient + fresh noise, θ ← θ + h·p, with h = √η."""
 
     derived: ClassVar[tuple[str, ...]] = ("momentum",)
+    remedy: ClassVar[str] = " at this friction, or more friction,"
 
-    step_size: StepSize
-    temperature: float
     friction: float
 
-    def start(
-        self, rng_key: Any, z: dict, position: Float[Array, " dim"], gradient_sd: Any = 0.0
-    ) -> SGHMCState:
+    def start(self, rng_key: Any, z: dict, position: Vector, gradient_sd: Any = 0.0) -> SGHMCState:
         return SGHMCState(jnp.zeros((), jnp.int32), z, jnp.zeros_like(position), rng_key)
 
     def _lost(self, stride: Any) -> Any:
         """Share of the momentum that a step loses; a schedule may ask for more than all."""
         return jnp.minimum(stride * self.friction, 1)
 
-    def step(
-        self,
-        key: Any,
-        state: SGHMCState,
-        position: Float[Array, " dim"],
-        gradient: Float[Array, " dim"],
-        gradient_sd: float | Float[Array, "*dim"],
-        metric: Float[Array, " dim"] | float,
-    ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
+    def step(self, key: Any, state: SGHMCState, position: Vector, gradient: NoisyGradient) -> Move:
         stride = jnp.sqrt(step_at(self.step_size, state.i, position.dtype))
         lost = self._lost(stride)
-        missing = 2 * lost * self.temperature - (stride * gradient_sd) ** 2
-        position, momentum = kicked(
-            key,
-            state.momentum,
-            position,
-            gradient,
-            metric,
-            stride=stride,
-            friction=lost,
-            missing=jnp.maximum(missing, 0),
-        )
-        return position, {"momentum": momentum}
-
-    def notes(self, gradient_sd: float, state: Any = None) -> tuple[Note, ...]:
-        if callable(self.step_size) or gradient_sd == 0:
-            return ()
-        reached = self.reached(self.step_size, gradient_sd)
-        free = self.free_step_size(gradient_sd)
-        remedy = f"A step_size of at most {free:.3g} at this friction, or more friction,"
-        return raised_temperature(reached, self.temperature, remedy)
+        wanted = 2 * lost * self.temperature
+        return kicked(key, state.momentum, position, gradient, stride, friction=lost, wanted=wanted)
 
     def reached(self, step_size: float, gradient_sd: float) -> float:
         return step_size**0.5 * gradient_sd**2 / (2 * self.friction)
@@ -150,5 +121,4 @@ class DPSGHMC(GradientKernel):
         check_friction("friction", self.friction, self.step_size)
 
     def integrator(self, sampling_rate: float) -> FrictionDynamics:
-        step = self.step_size if callable(self.step_size) else float(self.step_size)
-        return FrictionDynamics(step, float(self.temperature), float(self.friction))
+        return FrictionDynamics(*self.paced, float(self.friction))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Float, Int
 
-from numpyro_dp.mcmc.sgmcmc.integrator import Note, StepSize, raised_temperature, step_at
+from numpyro_dp.mcmc.sgmcmc.integrator import Integrator, Move, NoisyGradient, Vector, step_at
 from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
 
 
@@ -28,40 +28,19 @@ class SGLDState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LangevinDynamics:
+class LangevinDynamics(Integrator):
     """θ ← θ + (η/2)·gradient + fresh noise, the privacy noise counted into the Langevin noise."""
 
-    derived: ClassVar[tuple[str, ...]] = ()
-
-    step_size: StepSize
-    temperature: float
-
-    def start(
-        self, rng_key: Any, z: dict, position: Float[Array, " dim"], gradient_sd: Any = 0.0
-    ) -> SGLDState:
+    def start(self, rng_key: Any, z: dict, position: Vector, gradient_sd: Any = 0.0) -> SGLDState:
         return SGLDState(jnp.zeros((), jnp.int32), z, rng_key)
 
-    def step(
-        self,
-        key: Any,
-        state: SGLDState,
-        position: Float[Array, " dim"],
-        gradient: Float[Array, " dim"],
-        gradient_sd: float | Float[Array, "*dim"],
-        metric: Float[Array, " dim"] | float,
-    ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
+    def step(self, key: Any, state: SGLDState, position: Vector, gradient: NoisyGradient) -> Move:
+        value, gradient_sd, metric = gradient
         step = step_at(self.step_size, state.i, position.dtype)
         missing = jnp.maximum(self.temperature * step - (step * gradient_sd / 2) ** 2, 0)
         # Public randomness: it completes the Langevin noise and protects nothing.
         fresh = jnp.sqrt(missing * metric) * random.normal(key, position.shape, position.dtype)
-        return position + step / 2 * metric * gradient + fresh, {}
-
-    def notes(self, gradient_sd: float, state: Any = None) -> tuple[Note, ...]:
-        if callable(self.step_size) or gradient_sd == 0:
-            return ()
-        reached = self.reached(self.step_size, gradient_sd)
-        remedy = f"A step_size of at most {self.free_step_size(gradient_sd):.3g}"
-        return raised_temperature(reached, self.temperature, remedy)
+        return position + step / 2 * metric * value + fresh, {}
 
     def reached(self, step_size: float, gradient_sd: float) -> float:
         return step_size * gradient_sd**2 / 4
@@ -155,5 +134,4 @@ class DPSGLD(GradientKernel):
     """
 
     def integrator(self, sampling_rate: float) -> LangevinDynamics:
-        step = self.step_size if callable(self.step_size) else float(self.step_size)
-        return LangevinDynamics(step, float(self.temperature))
+        return LangevinDynamics(*self.paced)

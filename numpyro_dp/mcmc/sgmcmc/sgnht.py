@@ -8,7 +8,16 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from numpyro_dp.mcmc.sgmcmc.integrator import Note, StepSize, raised_temperature, step_at
+from numpyro_dp.mcmc.sgmcmc.integrator import (
+    Integrator,
+    Move,
+    NoisyGradient,
+    Note,
+    Scalar,
+    Vector,
+    hotter_than,
+    step_at,
+)
 from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
 from numpyro_dp.mcmc.sgmcmc.momentum import check_friction, kicked, overshot, relaxation_share
 
@@ -32,54 +41,30 @@ class SGNHTState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Thermostat:
+class Thermostat(Integrator):
     """As DP-SGHMC's dynamics, with a friction that follows the momentum's released energy."""
 
     derived: ClassVar[tuple[str, ...]] = ("momentum", "thermostat")
 
-    step_size: StepSize
-    temperature: float
     diffusion: float
 
-    def start(
-        self, rng_key: Any, z: dict, position: Float[Array, " dim"], gradient_sd: Any = 0.0
-    ) -> SGNHTState:
+    def start(self, rng_key: Any, z: dict, position: Vector, gradient_sd: Any = 0.0) -> SGNHTState:
         first = jnp.asarray(self.diffusion, position.dtype)
         return SGNHTState(jnp.zeros((), jnp.int32), z, jnp.zeros_like(position), first, rng_key)
 
-    def step(
-        self,
-        key: Any,
-        state: SGNHTState,
-        position: Float[Array, " dim"],
-        gradient: Float[Array, " dim"],
-        gradient_sd: float | Float[Array, "*dim"],
-        metric: Float[Array, " dim"] | float,
-    ) -> tuple[Float[Array, " dim"], dict[str, Any]]:
+    def step(self, key: Any, state: SGNHTState, position: Vector, gradient: NoisyGradient) -> Move:
         stride = jnp.sqrt(step_at(self.step_size, state.i, position.dtype))
         lost = jnp.minimum(stride * state.thermostat, 1)
-        missing = 2 * stride * self.diffusion * self.temperature - (stride * gradient_sd) ** 2
-        position, momentum = kicked(
-            key,
-            state.momentum,
-            position,
-            gradient,
-            metric,
-            stride=stride,
-            friction=lost,
-            missing=jnp.maximum(missing, 0),
+        wanted = 2 * stride * self.diffusion * self.temperature
+        position, moved = kicked(
+            key, state.momentum, position, gradient, stride, friction=lost, wanted=wanted
         )
         return position, {
-            "momentum": momentum,
-            "thermostat": self.warmed(state.thermostat, stride, momentum),
+            **moved,
+            "thermostat": self.warmed(state.thermostat, stride, moved["momentum"]),
         }
 
-    def warmed(
-        self,
-        thermostat: Float[Array, ""],
-        stride: Float[Array, ""],
-        momentum: Float[Array, " dim"],
-    ) -> Float[Array, ""]:
+    def warmed(self, thermostat: Scalar, stride: Scalar, momentum: Vector) -> Scalar:
         """The thermostat after a move, from released momenta alone."""
         # A momentum that lost the share f and was refilled has variance T / (1 - f/2) where the
         # positions have temperature T; without the factor they would be too cold by f/2.
@@ -93,14 +78,12 @@ class Thermostat:
         return jnp.minimum(jnp.maximum(stride * self.diffusion, jnp.max(answering)), 1)
 
     def notes(self, gradient_sd: float, state: Any = None) -> tuple[Note, ...]:
-        if callable(self.step_size) or gradient_sd == 0:
-            return ()
-        reached = self.reached(self.step_size, gradient_sd)
-        remedy = f"A step_size of at most {self.free_step_size(gradient_sd):.3g}"
-        hot = raised_temperature(reached, self.temperature, remedy)
-        answering = self.step_size**0.5 * gradient_sd**2 / (2 * self.temperature)
-        if hot or answering <= self.diffusion * (1 + 1e-9):
+        hot = super().notes(gradient_sd, state)
+        if hot or callable(self.step_size):
             return hot
+        answering = self.step_size**0.5 * gradient_sd**2 / (2 * self.temperature)
+        if not hotter_than(answering, self.diffusion):
+            return ()
         text = (
             f"The privacy noise exceeds what diffusion={self.diffusion:g} asks for: the "
             f"thermostat answers it with a friction of about {answering:.3g}, which keeps the "
@@ -179,5 +162,4 @@ class DPSGNHT(GradientKernel):
         check_friction("diffusion", self.diffusion, self.step_size)
 
     def integrator(self, sampling_rate: float) -> Thermostat:
-        step = self.step_size if callable(self.step_size) else float(self.step_size)
-        return Thermostat(step, float(self.temperature), float(self.diffusion))
+        return Thermostat(*self.paced, float(self.diffusion))
