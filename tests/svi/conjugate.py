@@ -87,5 +87,5 @@ def bound(model, data, clip_norm=math.inf, **options):
     """The guide's schedule for these data, and its records; the engine stays out of it."""
     guide = ndp.guides.ConjugateGuide(model, **options)
     found = outline(model, data, {}, data_plate=None, private_size=False)
-    schedule = guide.scheduled(found, None, sampling_rate=1.0, clip_norm=clip_norm)
+    schedule = guide.scheduled(found, None, clip_norm=clip_norm)
     return schedule, schedule.records(data, {})

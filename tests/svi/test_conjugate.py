@@ -264,7 +264,7 @@ def test_noise_aware_intervals_cover():
     covered = {True: 0, False: 0}
     for own in (guide, blind):
         found = outline(votes, (1, np.zeros(N, int)), {}, data_plate=None, private_size=False)
-        schedule = own.scheduled(found, None, sampling_rate=1.0, clip_norm=None)
+        schedule = own.scheduled(found, None, clip_norm=None)
         sd = 6.0
         for p in truth:
             y = rng.random(N) < p

@@ -83,7 +83,7 @@ def x():
 def bound(model, x, clip_norm=None, steps=None, **options):
     guide = ndp.guides.SigmoidBeliefNetworkGuide(model, **{"record_norm": 2.5, **options})
     found = guide.outlined(model, (x,), {}, None)
-    schedule = guide.scheduled(found, steps, sampling_rate=1.0, clip_norm=clip_norm)
+    schedule = guide.scheduled(found, steps, clip_norm=clip_norm)
     return schedule, schedule.records((x,), {})
 
 

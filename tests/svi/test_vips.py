@@ -80,7 +80,7 @@ class ToyGuide(StatisticsGuide):
         scale = numpyro.param("mean_scale", 1.0, constraint=dist.constraints.positive)
         return {"mean": numpyro.sample("mean", dist.Normal(loc, scale))}
 
-    def scheduled(self, found, num_steps, *, sampling_rate, clip_norm):
+    def scheduled(self, found, num_steps, *, clip_norm):
         return MeanThenSpread(self, num_steps or 4, clip_norm)
 
 

@@ -169,18 +169,12 @@ class StatisticsGuide(ABC):
 
     @abstractmethod
     def scheduled(
-        self,
-        found: Outline,
-        num_steps: int | None,
-        *,
-        sampling_rate: float,
-        clip_norm: float | None,
+        self, found: Outline, num_steps: int | None, *, clip_norm: float | None
     ) -> Schedule:
         """Bind to a model at known shapes; no value of a record is looked at.
 
         :param found: the model's arguments and private plate.
         :param num_steps: releases wanted, in all phases together; ``None`` for what suits.
-        :param sampling_rate: chance of each record to be in a batch, 1 for full batches.
         :param clip_norm: L2 bound given by the user in place of the guide's own; ``inf`` switches
             clipping off (and privacy with it).
         :raises UnsupportedModelError: the model is outside the guide's family, by site and cause.

@@ -214,7 +214,7 @@ class VIPS:
         rate = arguments.expected_rate(self._batch_size, self._sampling_rate, found.num_records)
         x64 = bool(jax.config.read("jax_enable_x64"))
         guide = self.guide.settled(found, num_steps, self._signal(rate))
-        schedule = _schedule(guide, found, num_steps, rate, self._clip_norm, x64)
+        schedule = _schedule(guide, found, num_steps, self._clip_norm, x64)
         plan = planned_releases(
             phases=schedule.phases,
             noise=arguments.given_noise(self._privacy, self._noise_multiplier),
@@ -258,12 +258,11 @@ def _schedule(
     guide: StatisticsGuide,
     found: Outline,
     num_steps: int | None,
-    sampling_rate: float,
     clip_norm: float | None,
     x64: bool,
 ) -> Schedule:
     """One schedule for equal arguments, so that a second run does not compile again."""
-    return guide.scheduled(found, num_steps, sampling_rate=sampling_rate, clip_norm=clip_norm)
+    return guide.scheduled(found, num_steps, clip_norm=clip_norm)
 
 
 def _check_shapes(schedule: Schedule, plan: Releases, state: Any, records: Sequence[Array]) -> None:

@@ -130,12 +130,7 @@ class ConjugateGuide(StatisticsGuide):
         return self._family.sample()
 
     def scheduled(
-        self,
-        found: Outline,
-        num_steps: int | None,
-        *,
-        sampling_rate: float,
-        clip_norm: float | None,
+        self, found: Outline, num_steps: int | None, *, clip_norm: float | None
     ) -> Schedule:
         """The family's statistics, bound to a model at known shapes.
 

@@ -196,12 +196,7 @@ class LDAGuide(StatisticsGuide):
         return tokens * signal(steps) / math.sqrt(steps) / (read.num_topics * read.num_words)
 
     def scheduled(
-        self,
-        found: Outline,
-        num_steps: int | None,
-        *,
-        sampling_rate: float,
-        clip_norm: float | None,
+        self, found: Outline, num_steps: int | None, *, clip_norm: float | None
     ) -> Topics:
         """Bind to a model: its priors, its sites, and the schedule of releases."""
         read = _read(self, found)

@@ -162,12 +162,7 @@ class PolyaGammaGuide(StatisticsGuide):
         return drawn | _draw_precisions(latents)
 
     def scheduled(
-        self,
-        found: Outline,
-        num_steps: int | None,
-        *,
-        sampling_rate: float,
-        clip_norm: float | None,
+        self, found: Outline, num_steps: int | None, *, clip_norm: float | None
     ) -> PolyaGammaSchedule:
         """The schedule of releases for a model at known shapes; called by the engine."""
         regression = self._regression(found)

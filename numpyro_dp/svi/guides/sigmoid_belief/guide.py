@@ -106,12 +106,7 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
         self._network: Network | None = None
 
     def scheduled(
-        self,
-        found: Outline,
-        num_steps: int | None,
-        *,
-        sampling_rate: float,
-        clip_norm: float | None,
+        self, found: Outline, num_steps: int | None, *, clip_norm: float | None
     ) -> BeliefSchedule:
         """The network's rounds at known shapes.
 
