@@ -5,9 +5,10 @@ A record's term is a function of that record alone; one that is not a number con
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,10 @@ from jaxtyping import Array, Float, Int32, Key
 from numpyro_dp.mechanisms.accept.fixed_point import Fixed, FixedPointGrid
 from numpyro_dp.mechanisms.blocks import block
 
+# Bound on one record's integer in a step.
+Limit = int | Int32[Array, ""]
 RecordTerm = Callable[[list[Array]], Float[Array, "..."]]
+Values = Float[Array, " records"]
 # From one record and its log likelihood here to its term and its log likelihood there.
 RecordChange = Callable[
     [list[Array], Float[Array, "..."]], tuple[Float[Array, "..."], Float[Array, "..."]]
@@ -30,9 +34,7 @@ _AT_ONCE = 1 << 26
 _INT32 = 1 << 31
 
 
-def as_integers(
-    terms: Float[Array, "..."], unit: float, largest: int | Int32[Array, ""]
-) -> Int32[Array, "..."]:
+def as_integers(terms: Float[Array, "..."], unit: float, largest: Limit) -> Int32[Array, "..."]:
     """Terms in units, nearest, cut to ±``largest``; what is not a number becomes zero."""
     units = terms / jnp.asarray(unit, terms.dtype)
     # inf is as little a likelihood as NaN is: such a record has no say.
@@ -59,20 +61,17 @@ def rows_in_block(num_records: int, largest: int, low_bits: int) -> tuple[int, i
     return blocks, -(-num_records // blocks)
 
 
-class LogRatio(Protocol):
+class LogRatio(ABC):
     """How records enter a decision; frozen, fixed before any data is seen."""
 
     @property
     def tv(self) -> float:
         """Total variation of one sum to the ideal one."""
-        ...
+        return 0.0
 
+    @abstractmethod
     def total(
-        self,
-        key: Key[Array, ""],
-        term: RecordTerm,
-        records: Sequence[Array],
-        limit: int | Int32[Array, ""],
+        self, key: Key[Array, ""], term: RecordTerm, records: Sequence[Array], limit: Limit
     ) -> Fixed:
         """The sum of the records' terms, or an estimate of it.
 
@@ -81,11 +80,10 @@ class LogRatio(Protocol):
         :param records: leaves with one row for each record.
         :param limit: bound on one record's integer in this step.
         """
-        ...
 
 
 @dataclass(frozen=True)
-class FullBatch:
+class FullBatch(LogRatio):
     """The exact sum over all records of their clipped, rounded terms.
 
     :param grid: units of the sum.
@@ -101,16 +99,8 @@ class FullBatch:
     largest: int
     one_by_one: bool = False
 
-    @property
-    def tv(self) -> float:
-        return 0.0
-
     def total(
-        self,
-        key: Key[Array, ""],
-        term: RecordTerm,
-        records: Sequence[Array],
-        limit: int | Int32[Array, ""],
+        self, key: Key[Array, ""], term: RecordTerm, records: Sequence[Array], limit: Limit
     ) -> Fixed:
         return self._sum(self.values(term, records), limit)
 
@@ -129,12 +119,8 @@ class FullBatch:
         return _in_blocks(_vectorized(value), rows, leaves[0].shape[0])
 
     def change(
-        self,
-        change: RecordChange,
-        here: Float[Array, " records"],
-        records: Sequence[Array],
-        limit: int | Int32[Array, ""],
-    ) -> tuple[Fixed, Float[Array, " records"]]:
+        self, change: RecordChange, here: Values, records: Sequence[Array], limit: Limit
+    ) -> tuple[Fixed, Values]:
         """:meth:`total` of what changes between two positions, of which one was looked at before.
 
         :param change: from one record and its value here to its term in nats and its value there.
@@ -150,7 +136,7 @@ class FullBatch:
         terms, there = self.values(lambda row: change(row[0], row[1][0]), (list(records), here))
         return self._sum(terms, limit), there
 
-    def _sum(self, terms: Float[Array, " records"], limit: int | Int32[Array, ""]) -> Fixed:
+    def _sum(self, terms: Values, limit: Limit) -> Fixed:
         """The exact sum of the terms' integers."""
 
         def integers(rows: list[Array]) -> Int32[Array, " rows"]:
@@ -158,9 +144,7 @@ class FullBatch:
 
         return self.grid.total(_block_sums(self, integers, [terms]))
 
-    def candidate_totals(
-        self, term: RecordTerm, records: Sequence[Array], limit: int | Int32[Array, ""]
-    ) -> Fixed:
+    def candidate_totals(self, term: RecordTerm, records: Sequence[Array], limit: Limit) -> Fixed:
         """Exact sums for several candidates at once, each record's range over them bounded.
 
         :param term: from the leaves of one record to its log likelihoods at the candidates, in
@@ -184,21 +168,13 @@ class FullBatch:
 
 
 @dataclass(frozen=True)
-class UnclippedBatch:
+class UnclippedBatch(LogRatio):
     """The float sum of all records' terms as they are: no bound, hence no privacy."""
 
     grid: FixedPointGrid
 
-    @property
-    def tv(self) -> float:
-        return 0.0
-
     def total(
-        self,
-        key: Key[Array, ""],
-        term: RecordTerm,
-        records: Sequence[Array],
-        limit: int | Int32[Array, ""],
+        self, key: Key[Array, ""], term: RecordTerm, records: Sequence[Array], limit: Limit
     ) -> Fixed:
         terms = jax.vmap(term)([leaf[:, None] for leaf in records])
         return self.grid.public(jnp.sum(terms))

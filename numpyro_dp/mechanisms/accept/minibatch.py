@@ -21,7 +21,7 @@ from scipy.stats import poisson
 
 from numpyro_dp.mechanisms import alias
 from numpyro_dp.mechanisms.accept.fixed_point import Fixed, FixedPointGrid
-from numpyro_dp.mechanisms.accept.log_ratio import RecordTerm, as_integers
+from numpyro_dp.mechanisms.accept.log_ratio import Limit, LogRatio, RecordTerm, as_integers
 from numpyro_dp.mechanisms.blocks import block
 from numpyro_dp.mechanisms.once import once
 from numpyro_dp.mechanisms.random import word_pairs
@@ -67,7 +67,7 @@ def _counts(mean: float, room: int, overflow: float) -> _Counts:
 
 
 @dataclass(frozen=True)
-class PoissonBatch:
+class PoissonBatch(LogRatio):
     """Poisson draws with replacement, thinned by each record's term.
 
     Made by :meth:`create`.
@@ -150,11 +150,7 @@ class PoissonBatch:
         return _counts(self.mean, self.room, self.overflow).tv + self.mean * 2.0**-64
 
     def total(
-        self,
-        key: Key[Array, ""],
-        term: RecordTerm,
-        records: Sequence[Array],
-        limit: int | Int32[Array, ""],
+        self, key: Key[Array, ""], term: RecordTerm, records: Sequence[Array], limit: Limit
     ) -> Fixed:
         """The estimated log ratio of one fresh batch; ``limit`` is in :attr:`unit`."""
         first, second = word_pairs(key, 2 * self.room + 1)
@@ -172,7 +168,7 @@ class PoissonBatch:
         integers: Int32[Array, " room"],
         mask: Bool[Array, " room"],
         words: UInt32[Array, " room"],
-        limit: int | Int32[Array, ""],
+        limit: Limit,
     ) -> Int32[Array, " groups"]:
         """Weights of the kept draws, in units of the grid, summed in groups that cannot wrap."""
         places = 2 << _THINNING_BITS

@@ -8,9 +8,9 @@ influence is exactly its integer and the law of the noise is exactly a table's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Self
 
 from jax import random
 from jaxtyping import Array, Bool, Float, Key
@@ -36,37 +36,39 @@ _MOST_NOISE = 64.0
 _AS_FINE_AS_CAN_BE = 1e10
 
 
-class AcceptanceTest(Protocol):
-    """One way to accept; frozen, fixed before any data is seen."""
+@dataclass(frozen=True)
+class AcceptanceTest(ABC):
+    """One way to accept; frozen, fixed before any data is seen.
 
-    @property
-    def grid(self) -> FixedPointGrid:
-        """Where log ratios live."""
-        ...
+    :param grid: where log ratios live.
+    :param largest: the largest absolute value, in units, of one record's integer.
+    """
 
-    @property
-    def largest(self) -> int:
-        """The largest absolute value, in units, of one record's integer."""
-        ...
+    grid: FixedPointGrid
+    largest: int
 
     @property
     def tv(self) -> float:
         """Total variation of one decision to the ideal one."""
-        ...
+        return TABLE_TV
+
+    @abstractmethod
+    def threshold(self, key: Key[Array, ""]) -> Fixed:
+        """What is added to a log ratio before its sign decides, drawn from an exact table."""
 
     def decide(
         self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
     ) -> Bool[Array, ""]:
         """Accept or not; ``log_ratio`` is the exact sum over records, ``public`` the rest."""
-        ...
+        return self.grid.nonnegative(log_ratio, self.grid.public(public), self.threshold(key))
 
+    @abstractmethod
     def event(self, bound: float) -> DpEvent:
         """What one decision costs whose records are bounded by ``bound`` nats."""
-        ...
 
+    @abstractmethod
     def rho(self, largest: int) -> float:
         """zCDP of one decision whose records are bounded by ``largest`` units."""
-        ...
 
 
 def _width_bits(unit: float) -> int:
@@ -99,7 +101,7 @@ def fine_grid(bound: float, resolution: int) -> tuple[FixedPointGrid, int]:
 
 
 @dataclass(frozen=True)
-class Barker:
+class Barker(AcceptanceTest):
     """Accept with probability σ(l), exactly, from a logistic table.
 
     Made by :meth:`create`.
@@ -108,22 +110,13 @@ class Barker:
     the bound it was made for when one record becomes null: ``BarkerBit(bound)``.
     """
 
-    grid: FixedPointGrid
-    largest: int
-
     @classmethod
     def create(cls, bound: float, resolution: int = 1 << 17) -> Barker:
         """A test for records bounded by ``bound`` nats."""
         return cls(*fine_grid(bound, resolution))
 
-    @property
-    def tv(self) -> float:
-        return TABLE_TV
-
-    def decide(
-        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
-    ) -> Bool[Array, ""]:
-        return self.grid.nonnegative(log_ratio, self.grid.public(public), logistic(self.grid, key))
+    def threshold(self, key: Key[Array, ""]) -> Fixed:
+        return logistic(self.grid, key)
 
     def event(self, bound: float) -> DpEvent:
         return bit_event("barker", bound, None)
@@ -134,24 +127,14 @@ class Barker:
 
 
 @dataclass(frozen=True)
-class Metropolis:
+class Metropolis(AcceptanceTest):
     """Accept with probability min(1, e^l): no noise and no privacy, for tests and comparison.
 
     **Privacy.** None. A rejection is impossible for some data and possible for their neighbours.
     """
 
-    grid: FixedPointGrid
-    largest: int
-
-    @property
-    def tv(self) -> float:
-        return TABLE_TV
-
-    def decide(
-        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
-    ) -> Bool[Array, ""]:
-        threshold = exponential(self.grid, key)
-        return self.grid.nonnegative(log_ratio, self.grid.public(public), threshold)
+    def threshold(self, key: Key[Array, ""]) -> Fixed:
+        return exponential(self.grid, key)
 
     def event(self, bound: float) -> DpEvent:
         return NonPrivateDpEvent()
@@ -161,17 +144,15 @@ class Metropolis:
 
 
 @dataclass(frozen=True)
-class _Noised:
+class _Noised(AcceptanceTest):
     """Gaussian noise on the integers of the log ratio, before a rule that is post-processing."""
 
-    grid: FixedPointGrid
-    largest: int
     noise_sd: float
     lattice: Lattice
 
-    @staticmethod
-    def parts(bound: float, noise_sd: float) -> tuple[FixedPointGrid, int, float, Lattice]:
-        """Grid, largest integer, noise and lattice for records bounded by ``bound`` nats."""
+    @classmethod
+    def create(cls, bound: float, noise_sd: float) -> Self:
+        """A test for records bounded by ``bound`` nats, with noise of ``noise_sd`` nats."""
         _validate.positive("noise_scale", noise_sd)
         if noise_sd > _MOST_NOISE:
             raise ValueError(
@@ -199,7 +180,7 @@ class _Noised:
                 f"a bound of {bound:g} nats on one record is too small for noise_scale="
                 f"{noise_sd:g}: use less noise, or acceptance='barker', which needs none"
             )
-        return grid, largest, noise_sd, lattice
+        return cls(grid, largest, noise_sd, lattice)
 
     @property
     def tv(self) -> float:
@@ -216,13 +197,12 @@ class _Noised:
         shift = -(self.noise_sd**2) / 2 / self.grid.unit - self.lattice.mean
         return self.grid.split(floor_noise(self.lattice, *words)[0] + round(shift))
 
-    def _decide(
-        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""], law: Callable
+    def decide(
+        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
     ) -> Bool[Array, ""]:
         noise_key, threshold_key = random.split(key)
-        threshold = law(self.grid, threshold_key)
-        offset = self.grid.public(public)
-        return self.grid.nonnegative(log_ratio, offset, self._noise(noise_key), threshold)
+        added = self.grid.public(public), self._noise(noise_key), self.threshold(threshold_key)
+        return self.grid.nonnegative(log_ratio, *added)
 
 
 @dataclass(frozen=True)
@@ -234,15 +214,8 @@ class Penalty(_Noised):
     width of a cell, for which the largest integer leaves room: ``PenaltyBit(bound, s)``.
     """
 
-    @classmethod
-    def create(cls, bound: float, noise_sd: float) -> Penalty:
-        """A test for records bounded by ``bound`` nats, with noise of ``noise_sd`` nats."""
-        return cls(*cls.parts(bound, noise_sd))
-
-    def decide(
-        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
-    ) -> Bool[Array, ""]:
-        return self._decide(key, log_ratio, public, exponential)
+    def threshold(self, key: Key[Array, ""]) -> Fixed:
+        return exponential(self.grid, key)
 
     def event(self, bound: float) -> DpEvent:
         return bit_event("penalty", bound, self.noise_sd)
@@ -256,15 +229,8 @@ class NoisyBarker(_Noised):
     s)``.
     """
 
-    @classmethod
-    def create(cls, bound: float, noise_sd: float) -> NoisyBarker:
-        """A test for records bounded by ``bound`` nats, with noise of ``noise_sd`` nats."""
-        return cls(*cls.parts(bound, noise_sd))
-
-    def decide(
-        self, key: Key[Array, ""], log_ratio: Fixed, public: Float[Array, ""]
-    ) -> Bool[Array, ""]:
-        return self._decide(key, log_ratio, public, logistic)
+    def threshold(self, key: Key[Array, ""]) -> Fixed:
+        return logistic(self.grid, key)
 
     def event(self, bound: float) -> DpEvent:
         return bit_event("noisy_barker", bound, self.noise_sd)
