@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Accountant, Budget, PrivacyReport, Relation
+from numpyro_dp.accounting import (
+    Accountant,
+    Budget,
+    PrivacyReport,
+    Relation,
+    rounded_down,
+    rounded_up,
+)
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.execution.arguments import given_noise
@@ -148,6 +155,21 @@ class Account:
             randomness=RANDOMNESS[self.secure],
             accountant=self.accountant,
         )
+
+    def in_short(self, report: PrivacyReport) -> str:
+        """One line: what the object's runs spent, and what a budget leaves."""
+        spent = (
+            f"ε={rounded_up(report.epsilon)} at δ={report.delta:.3g} spent by this object's runs "
+            f"({report.relation}, unit: {report.unit}"
+            f"{'' if self.secure else f', if {INSECURE}'})"
+        )
+        accountant = self.accountant
+        if accountant.budget is None:
+            return spent
+        where = f" in '{accountant.path}'" if accountant.path else ""
+        stated = accountant.stated_delta
+        at = "" if stated == report.delta else f" at δ={stated:.3g}"
+        return f"{spent}; ε={rounded_down(accountant.remaining())} left{at}{where}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}

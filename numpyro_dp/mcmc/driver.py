@@ -13,10 +13,10 @@ from jax.sharding import NamedSharding
 
 from numpyro_dp import _validate
 from numpyro_dp._moved import mcmc_state
-from numpyro_dp.accounting import PrivacyReport, rounded_down, rounded_up
+from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.events import ComposedDpEvent
 from numpyro_dp.execution.account import Account, ChargedRun
-from numpyro_dp.execution.keys import INSECURE, as_typed_keys, scrub
+from numpyro_dp.execution.keys import as_typed_keys, scrub
 from numpyro_dp.execution.progress import EpsilonTable, steps_bar
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect, over_devices
@@ -117,7 +117,6 @@ class MCMC(numpyro.infer.MCMC):
         self._given_accountant = kernel.accountant
         self._account = Account("MCMC", kernel.accountant, secure=secure)
         self._reserved: Reserved | None = None
-        self._bound: BoundKernel | None = None
         self._described: Described | None = None
         self._given: dict[str, None] = {}
         self._epsilon_table: EpsilonTable = ()
@@ -233,7 +232,7 @@ class MCMC(numpyro.infer.MCMC):
         if first is not None:
             noise_key, first_key = random.split(noise_key)
             start = first_positions(first, first_key, start, records, chains)
-        self._bound = self.sampler = bound
+        self.sampler = bound
         facts = bound.stated(private_size=self._account.private_size)
         self._described = Described(facts, bound.steps_per_sample)
         if init_params is not None:
@@ -280,9 +279,8 @@ class MCMC(numpyro.infer.MCMC):
         behind = 0 if self._warmup_state is None else steps_behind(self._warmup_state)
         warmup, steps = steps, steps + later
         event = bound.event(steps, start=behind, num_chains=chains)
-        reserved = (
-            Reserved(event, warmup, later, chains, bound.private_model.plate) if later else None
-        )
+        plate = bound.private_model.plate
+        reserved = Reserved(event, warmup, later, chains, plate) if later else None
         in_turn, account = self.chain_method == "sequential", self._account
         cost = ChainsCost(bound, first, steps // chains, behind, chains, in_turn)
         # Without a bar now, one that is switched on later must not show another charge.
@@ -367,22 +365,7 @@ class MCMC(numpyro.infer.MCMC):
         if self._described is not None and self._described.in_short:
             print(self._described.in_short)
         super().print_summary(prob=prob, exclude_deterministic=exclude_deterministic)
-        print(self._privacy_line())
-
-    def _privacy_line(self) -> str:
-        report = self.privacy
-        spent = (
-            f"ε={rounded_up(report.epsilon)} at δ={report.delta:.3g} spent by this object's runs "
-            f"({report.relation}, unit: {report.unit}"
-            f"{'' if self.secure else f', if {INSECURE}'})"
-        )
-        accountant = self._account.accountant
-        if accountant.budget is None:
-            return spent
-        where = f" in '{accountant.path}'" if accountant.path else ""
-        stated = accountant.stated_delta
-        at = "" if stated == report.delta else f" at δ={stated:.3g}"
-        return f"{spent}; ε={rounded_down(accountant.remaining())} left{at}{where}"
+        print(self._account.in_short(self.privacy))
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()
@@ -391,7 +374,6 @@ class MCMC(numpyro.infer.MCMC):
             _kwargs={},
             _init_state_cache={},
             _epsilon_table=(),
-            _bound=None,
             # Two copies would each take the samples that were charged once.
             _reserved=None,
             _last_state=scrub(self._last_state),

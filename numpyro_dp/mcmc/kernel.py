@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -181,6 +181,21 @@ class BoundKernel(_Kernel):
         )
 
 
+class Terms(NamedTuple):
+    """What a run is bound for, beside its model.
+
+    - **num_steps**: private steps over all chains.
+    - **num_chains**: chains.
+    - **relation**: neighbouring relation.
+    - **delta**: δ at which ε is stated.
+    """
+
+    num_steps: int
+    num_chains: int
+    relation: Relation
+    delta: float
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrivateKernel(_Kernel):
     """A private kernel as the user writes it; frozen, and run only through :meth:`bind`."""
@@ -254,20 +269,10 @@ class PrivateKernel(_Kernel):
         """
         for name, option in self._functions():
             model.refuse_captured_arrays(name, option, records)
-        return self._bind(
-            model, num_steps=num_steps, relation=relation, delta=delta, num_chains=num_chains
-        )
+        return self._bind(model, Terms(num_steps, num_chains, relation, delta))
 
     @abstractmethod
-    def _bind(
-        self,
-        model: PrivateModel,
-        *,
-        num_steps: int,
-        relation: Relation,
-        delta: float,
-        num_chains: int,
-    ) -> BoundKernel:
+    def _bind(self, model: PrivateModel, terms: Terms) -> BoundKernel:
         """What :meth:`bind` returns, once the options are known to be free of data."""
 
     def _functions(self) -> Iterator[tuple[str, Callable]]:

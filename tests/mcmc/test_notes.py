@@ -165,4 +165,4 @@ def test_an_unbounded_ledger_is_quoted_at_the_delta_of_the_run():
     )  # fmt: skip
     other.run(jax.random.key(0), X)
     assert other.privacy.ledger_delta == 1e-6
-    assert " left at δ=1e-06" in other._privacy_line()
+    assert " left at δ=1e-06" in other._account.in_short(other.privacy)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax import random
 from jaxtyping import ArrayLike
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Relation
-from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.families.glm import recognise
-from numpyro_dp.mcmc.kernel import PrivateKernel
+from numpyro_dp.mcmc.kernel import PrivateKernel, Terms
+from numpyro_dp.mcmc.metropolis.claims import (
+    check_public_moves,
+    require_linear,
+    require_slopes,
+    try_record_bound,
+)
 from numpyro_dp.mcmc.metropolis.plan import MetropolisSettings, planned
-from numpyro_dp.mcmc.metropolis.proposals import Move, RandomWalk, check_public_moves
+from numpyro_dp.mcmc.metropolis.proposals import Move, RandomWalk
 from numpyro_dp.mcmc.metropolis.step import BoundMetropolis
 from numpyro_dp.mcmc.sgmcmc.kernel import by_coordinate, dimension
 from numpyro_dp.mechanisms.accept.pick import MOST_CANDIDATES
@@ -240,28 +239,14 @@ class DPFastMH(PrivateKernel):
         if self.noise_scale == 0 and self.acceptance != "penalty":
             raise ValueError("noisy_barker without noise is acceptance='barker'")
 
-    def _bind(
-        self,
-        model: PrivateModel,
-        *,
-        num_steps: int,
-        relation: Relation,
-        delta: float,
-        num_chains: int,
-    ) -> BoundMetropolis:
+    def _bind(self, model: PrivateModel, terms: Terms) -> BoundMetropolis:
         check_public_moves(model, self.public_moves)
         if self.record_bound is not None:
-            _try_record_bound(model, self.record_bound)
+            try_record_bound(model, self.record_bound)
+        private_size = terms.relation == "add_remove"
         directional = self._directional(model)
-        self._check_batch(model, relation)
-        plan = planned(
-            self._settings(model, directional, relation),
-            num_steps=num_steps,
-            num_chains=num_chains,
-            relation=relation,
-            budget=self.privacy,
-            delta=delta,
-        )
+        self._check_batch(model, private_size)
+        plan = planned(self._settings(model, directional, private_size), terms, self.privacy)
         roots = None
         if self.preconditioner is not None:
             metric = by_coordinate(model, "preconditioner", self.preconditioner, default=1.0)
@@ -276,7 +261,7 @@ class DPFastMH(PrivateKernel):
         )
 
     def _settings(
-        self, model: PrivateModel, directional: bool, relation: Relation
+        self, model: PrivateModel, directional: bool, private_size: bool
     ) -> MetropolisSettings:
         return MetropolisSettings(
             acceptance=self.acceptance,
@@ -293,7 +278,7 @@ class DPFastMH(PrivateKernel):
             directional=directional,
             dim=dimension(model),
             num_records=model.num_records,
-            one_by_one=relation == "add_remove",
+            one_by_one=private_size,
         )
 
     def _directional(self, model: PrivateModel) -> bool:
@@ -321,15 +306,15 @@ class DPFastMH(PrivateKernel):
                 "record's slope is accounted for: give max_move="
             )
         if self.smoothness is None:
-            _require_linear(model, need)
+            require_linear(model, need)
         else:
-            _require_slopes(model)
+            require_slopes(model)
         return True
 
-    def _check_batch(self, model: PrivateModel, relation: Relation) -> None:
+    def _check_batch(self, model: PrivateModel, private_size: bool) -> None:
         if self.batch_size is None:
             return
-        if relation == "add_remove":
+        if private_size:
             raise ValueError(
                 "batch_size= needs a public number of records, which relation='add_remove' keeps "
                 "private: use full batches, or an accountant with 'zero_out' or 'replace_one'"
@@ -346,51 +331,6 @@ class DPFastMH(PrivateKernel):
                 "mini-batches with record_bound= are charged for acceptance='barker' only: use "
                 "lipschitz= and max_move= for the noisy tests"
             )
-
-
-def _require_linear(model: PrivateModel, need: str) -> None:
-    """Refuse a model whose records are no functions of a linear predictor with a bounded slope."""
-    other = "give max_move=, or smoothness=, a bound on the curvature of one record"
-    try:
-        glm = recognise(model)
-    except UnsupportedModelError as error:
-        raise ValueError(need + f"generalised linear models: {other} ({error})") from None
-    try:
-        slope = glm.loss().lipschitz
-    except UnsupportedModelError:
-        # What it asks for instead, bounds on predictors or counts, are options of other kernels.
-        slope = math.inf
-    if not math.isfinite(slope):
-        raise ValueError(
-            need + f"losses of bounded slope, which the {glm.family} one of site `{glm.site}` is "
-            f"not: {other}"
-        )
-
-
-def _require_slopes(model: PrivateModel) -> None:
-    """Refuse a model without gradients while nothing is charged."""
-    z = model.init(random.key(0))
-    record = model.dummy_records(random.key(0), 1)
-    try:
-        jax.eval_shape(jax.grad(model.record_log_likelihood), z, record)
-    except (TypeError, ValueError, NotImplementedError):
-        raise ValueError(
-            "smoothness= needs the gradient of a record's log likelihood, which this model does "
-            "not have (a loop of unknown length, integers?): give max_move= or record_bound="
-        ) from None
-
-
-@lru_cache(maxsize=64)
-def _try_record_bound(model: PrivateModel, record_bound: Callable[[dict, dict], Any]) -> None:
-    """Refuse a bound that is none between two made-up positions: a chain would never move."""
-    here, there = (model.init(random.key(seed)) for seed in range(2))
-    found = jax.jit(record_bound)(here, there)
-    if jnp.shape(found) != () or not found >= 0:
-        given = f"shape {jnp.shape(found)}" if jnp.shape(found) else f"{float(found):.4g}"
-        raise ValueError(
-            "record_bound must return one number, at least 0, for any two unconstrained positions: "
-            f"between two made-up ones it gave {given}"
-        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,6 +18,7 @@ from numpyro_dp.accounting.events import (
     NonPrivateDpEvent,
     SmoothBarkerBit,
 )
+from numpyro_dp.mcmc.kernel import Terms
 from numpyro_dp.mcmc.metropolis.privacy_filter import (
     COST_RANGE,
     BatchCost,
@@ -166,19 +167,12 @@ class MetropolisPlan:
 
 
 @lru_cache(maxsize=64)
-def planned(
-    settings: MetropolisSettings,
-    *,
-    num_steps: int,
-    num_chains: int,
-    relation: Relation,
-    budget: Budget | None,
-    delta: float,
-) -> MetropolisPlan:
+def planned(settings: MetropolisSettings, terms: Terms, budget: Budget | None) -> MetropolisPlan:
     """The plan of a run, what is free in ``settings`` calibrated to ``budget``.
 
     :raises ValueError: when the run does not fit the budget, or the settings do not fit together.
     """
+    num_steps, num_chains, relation, delta = terms
     overflow = min(_OVERFLOW, 1e-3 * delta / num_steps)
 
     def made(settings: MetropolisSettings) -> MetropolisPlan:

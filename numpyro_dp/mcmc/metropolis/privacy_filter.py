@@ -32,6 +32,11 @@ COST_RANGE = 1 << 20
 _HEAD_START = 0.1
 
 
+# Two limbs, and what a step is told: its bound, whether it may try its move, what is then left.
+Allowance = Int[Array, "2"]
+Admission = tuple[int | Int32[Array, ""], Bool[Array, ""], Allowance]
+
+
 class StepCharge(Protocol):
     """How steps are bounded and charged; frozen, fixed before any data is seen."""
 
@@ -40,13 +45,11 @@ class StepCharge(Protocol):
         """Total variation of one step to the ideal one."""
         ...
 
-    def start(self) -> Int[Array, "2"]:
+    def start(self) -> Allowance:
         """The allowance that a chain starts with."""
         ...
 
-    def admit(
-        self, left: Int[Array, "2"], points: list[dict], possible: Bool[Array, ""]
-    ) -> tuple[int | Int32[Array, ""], Bool[Array, ""], Int[Array, "2"]]:
+    def admit(self, left: Allowance, points: list[dict], possible: Bool[Array, ""]) -> Admission:
         """Bound on one record's integer, whether the move may be tried, and what is then left.
 
         ``possible`` says whether the prior allows the move at all.
@@ -71,12 +74,10 @@ class FixedCharge:
     step: DpEvent
     tv: float
 
-    def start(self) -> Int[Array, "2"]:
+    def start(self) -> Allowance:
         return jnp.zeros(2, jnp.int32)
 
-    def admit(
-        self, left: Int[Array, "2"], points: list[dict], possible: Bool[Array, ""]
-    ) -> tuple[int | Int32[Array, ""], Bool[Array, ""], Int[Array, "2"]]:
+    def admit(self, left: Allowance, points: list[dict], possible: Bool[Array, ""]) -> Admission:
         return self.limit, possible, left
 
     def event(self, num_steps: int, *, start: int, num_chains: int) -> DpEvent:
@@ -124,12 +125,10 @@ class FilteredCharge:
     def _advance(self) -> int:
         return math.ceil(_HEAD_START * self.steps)
 
-    def start(self) -> Int[Array, "2"]:
+    def start(self) -> Allowance:
         return allowance(self.per_step * self._advance)
 
-    def admit(
-        self, left: Int[Array, "2"], points: list[dict], possible: Bool[Array, ""]
-    ) -> tuple[int | Int32[Array, ""], Bool[Array, ""], Int[Array, "2"]]:
+    def admit(self, left: Allowance, points: list[dict], possible: Bool[Array, ""]) -> Admission:
         units = jnp.floor(self.bound(points) / self.unit)
         within = possible & (units >= 0) & (units <= self.largest)
         limit = jnp.where(within, units, 0)
@@ -154,14 +153,14 @@ def metered(rho: float, tv: float) -> DpEvent:
     return ComposedDpEvent([ZCDpEvent(rho * (1 + 1e-9)), _distance(tv)])
 
 
-def allowance(units: int) -> Int[Array, "2"]:
+def allowance(units: int) -> Allowance:
     """A number of units as two limbs of a 32-bit array."""
     return jnp.asarray([units >> _LIMB, units & ((1 << _LIMB) - 1)], jnp.int32)
 
 
 def spend(
-    left: Int[Array, "2"], income: int, root: Int32[Array, ""]
-) -> tuple[Bool[Array, ""], Int[Array, "2"]]:
+    left: Allowance, income: int, root: Int32[Array, ""]
+) -> tuple[Bool[Array, ""], Allowance]:
     """Add ``income`` and, when it is there, take ``root²`` away; exact.
 
     :param left: units, as :func:`allowance` has them.
@@ -201,10 +200,8 @@ class PairwiseBound:
         stacked = jax.tree.map(lambda *each: jnp.stack(each), *points)
         here, there = ({k: v[side] for k, v in stacked.items()} for side in (one, other))
         # NaN stays NaN, and refuses the move.
-        return self.power * jnp.max(jax.vmap(self._one)(here, there))
-
-    def _one(self, here: dict, there: dict) -> Float[Array, ""]:
-        return jnp.asarray(self.record_bound(here, there), jnp.float32)
+        each = jax.vmap(lambda *pair: jnp.asarray(self.record_bound(*pair), jnp.float32))
+        return self.power * jnp.max(each(here, there))
 
 
 @dataclass(frozen=True)

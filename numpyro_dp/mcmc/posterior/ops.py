@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from numpyro_dp.accounting.events import (
     TotalVariation,
 )
 from numpyro_dp.accounting.report.facts import RunFacts
-from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
+from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel, Terms
 from numpyro_dp.mcmc.posterior.bounded import BoundedTarget, Grid
 from numpyro_dp.mcmc.posterior.concave import ConcaveTarget
 from numpyro_dp.mcmc.posterior.conditional import UncheckedNUTS
@@ -191,40 +191,30 @@ class OPS(PrivateKernel):
                 "an accountant that allows conditional charges"
             )
 
-    def _bind(
-        self,
-        model: PrivateModel,
-        *,
-        num_steps: int,
-        relation: Relation,
-        delta: float,
-        num_chains: int,
-    ) -> BoundOPS:
-        private_size = relation == "add_remove"
+    def _bind(self, model: PrivateModel, terms: Terms) -> BoundOPS:
+        private_size = terms.relation == "add_remove"
         if private_size and (self.max_records is None or self.max_records < model.num_records):
             raise ValueError(
                 "under relation='add_remove' the number of records is private: give "
                 "max_records=, a public upper bound on it"
             )
         size = self.max_records if private_size and self.max_records else model.num_records
-        at = _methods(
-            model,
-            self.guarantee,
-            self.sampler,
-            size,
-            private_size,
-            _failure(delta, num_steps),
-        )
+        # What a rejection sampler aims below: a small share of δ.
+        failure = min(1e-9, 1e-3 * terms.delta / max(terms.num_steps, 1))
+        at = _methods(model, self.guarantee, self.sampler, size, private_size, failure)
+
+        def bound(power: float) -> BoundOPS:
+            return BoundOPS(model, self.steps_per_sample, at(power), power)
+
         most = float(self.likelihood_power)
         if self.privacy is not None:
             at = lru_cache(maxsize=None)(at)
-            most = largest_power(partial(_run, model, at, num_steps), self.privacy, relation, most)
-        return BoundOPS(model, self.steps_per_sample, at(most), most)
 
+            def run(power: float) -> DpEvent:
+                return bound(power).event(terms.num_steps)
 
-def _failure(delta: float, num_steps: int) -> float:
-    """Probability of failure that a rejection sampler aims below: a small share of δ."""
-    return min(1e-9, 1e-3 * delta / max(num_steps, 1))
+            most = largest_power(run, self.privacy, terms.relation, most)
+        return bound(most)
 
 
 def _methods(
@@ -247,10 +237,6 @@ def _methods(
         return sampler.bound_to(bounded)
 
     return at
-
-
-def _run(model: PrivateModel, at: Callable[[float], Draw], num_steps: int, power: float) -> DpEvent:
-    return BoundOPS(model, 1, at(power), power).event(num_steps)
 
 
 def largest_power(

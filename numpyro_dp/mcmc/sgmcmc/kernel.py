@@ -15,10 +15,10 @@ from jax import random
 from jaxtyping import ArrayLike
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Budget, Relation
+from numpyro_dp.accounting import Budget
 from numpyro_dp.execution import arguments
 from numpyro_dp.execution.calibration import planned_sum
-from numpyro_dp.mcmc.kernel import PrivateKernel
+from numpyro_dp.mcmc.kernel import PrivateKernel, Terms
 from numpyro_dp.mcmc.sgmcmc.integrator import (
     BoundGradientKernel,
     BoundSumKernel,
@@ -122,16 +122,9 @@ class GradientKernel(PrivateKernel):
     def integrator(self, sampling_rate: float) -> Integrator:
         """The integrator that makes this kernel what it is."""
 
-    def _bind(
-        self,
-        model: PrivateModel,
-        *,
-        num_steps: int,
-        relation: Relation,
-        delta: float,
-        num_chains: int,
-    ) -> BoundSumKernel:
-        if relation == "add_remove":
+    def _bind(self, model: PrivateModel, terms: Terms) -> BoundSumKernel:
+        private_size = terms.relation == "add_remove"
+        if private_size:
             arguments.check_private_size(self.sampling_rate, self.max_records, model.num_records)
         metric, blocks, joint = None, None, self.clip_norm
         if self.preconditioner is not None:
@@ -144,16 +137,16 @@ class GradientKernel(PrivateKernel):
         scale, spread = self._weights(weights, blocks, float(joint), dim)
         mechanism = planned_sum(
             num_records=model.num_records,
-            max_records=self.max_records if relation == "add_remove" else None,
+            max_records=self.max_records if private_size else None,
             dim=self._entries(dim),
             sampling_rate=rate,
             clip_norm=float(joint),
             microbatch_size=self.microbatch_size,
             scale=scale,
-            num_steps=num_steps,
-            delta=delta,
-            relation=relation,
-            noise=self._noise(num_steps // num_chains),
+            num_steps=terms.num_steps,
+            delta=terms.delta,
+            relation=terms.relation,
+            noise=self._noise(terms.num_steps // terms.num_chains),
         )
         return self._bound(
             weights,
