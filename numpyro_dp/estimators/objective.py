@@ -151,7 +151,7 @@ class ObjectivePerturbation(PerturbationEstimator):
             return ComposedDpEvent([release, TotalVariation(distance)])
 
         multiplier = self._multiplier(event)
-        tilt = self._tilt(stated, multiplier)
+        tilt = self._law(multiplier * stated.lipschitz)
         limits = tilt.bounds(stated.dim)
         tilted = stated.tilted(limits.norm)
         tolerance, iterations = self._solver(tilted)
@@ -170,13 +170,11 @@ class ObjectivePerturbation(PerturbationEstimator):
             noise_multiplier=multiplier,
         )
 
-    def _tilt(self, stated: Problem, multiplier: float) -> Gaussian | GammaNorm:
-        size = multiplier * stated.lipschitz
+    def _law(self, size: float) -> Gaussian | GammaNorm:
         return Gaussian(size) if self.noise == "gaussian" else GammaNorm(size)
 
     def _distance(self, dim: int) -> float:
-        law = Gaussian(1.0) if self.noise == "gaussian" else GammaNorm(1.0)
-        return law.bounds(dim).tv + LatticeOutput(1.0, dim).tv
+        return self._law(1.0).bounds(dim).tv + LatticeOutput(1.0, dim).tv
 
     def _event(
         self, stated: Problem, multiplier: float, tolerance: float, output_sd: float

@@ -29,8 +29,10 @@ def sum_facts(mechanism: PrivateSum, summands: str, *, draw: str = "step", **sai
     rate, private = mechanism.sampling_rate, mechanism.is_private
     batches = f"Poisson sampling, rate {rate:.6g}, a fresh draw for each {draw}"
     lattice = _LATTICE + (_ROW_BY_ROW if mechanism.max_records is not None else "")
+    raw = "gradients" if "gradient" in summands else "statistics"
+    unprotected = f"none: un-noised, unclipped {raw}"
     found: dict[str, Any] = {
-        "mechanism": f"Gaussian mechanism on {summands}" if private else _unprotected(summands),
+        "mechanism": f"Gaussian mechanism on {summands}" if private else unprotected,
         "sampler": "every record in every step" if rate == 1 else batches,
         "sampling_rate": rate,
         "clip_norm": mechanism.clip_norm,
@@ -39,10 +41,6 @@ def sum_facts(mechanism: PrivateSum, summands: str, *, draw: str = "step", **sai
         "arithmetic": lattice if private else "floating point",
     }
     return RunFacts(**(found | said))
-
-
-def _unprotected(summands: str) -> str:
-    return f"none: un-noised, unclipped {'gradients' if 'gradient' in summands else 'statistics'}"
 
 
 def slice_of(plate: str) -> str:

@@ -103,9 +103,12 @@ def dissect(model: PrivateModel) -> Anatomy:
     wanted = {name: [k == i for k in range(6)] for i, name in enumerate(_Found._fields)}
     pruned = {name: prune(program, mask) for name, mask in wanted.items()}
     for name, what in _CONSTANTS.items():
-        _require_constant(site, what, pruned[name])
+        if any(pruned[name].used):
+            raise UnsupportedModelError(f"site `{site}` {what}; {FITS}")
     for name, what in _DATA_ONLY.items():
-        _require_no_position(site, what, pruned[name], structure.latents)
+        if pruned[name].used[0] or pruned[name].used[-1]:
+            named = quoted(sorted(structure.latents))
+            raise UnsupportedModelError(f"site `{site}` {what} ({named}): {FITS}")
     predictor = _predictor(site, family, program.closed)
     row, offset = _affine(site, predictor, struct, structs)
     programs = OutcomeParts(row, offset, pruned["outcome"], pruned["trials"], pruned["kept"])
@@ -231,16 +234,6 @@ def _read(site: str, heard: Mapping[str, Any]) -> tuple[_Family, _Found]:
     weight = 1.0 if heard["scale"] is None else heard["scale"]
     found = _Found(parameter, value, trials, kept, weight, noise_scale)
     return family, _Found(*(jnp.reshape(jnp.asarray(each), ()) for each in found))
-
-
-def _require_constant(site: str, what: str, pruned: Pruned) -> None:
-    if any(pruned.used):
-        raise UnsupportedModelError(f"site `{site}` {what}; {FITS}")
-
-
-def _require_no_position(site: str, what: str, pruned: Pruned, latents: Mapping) -> None:
-    if pruned.used[0] or pruned.used[-1]:
-        raise UnsupportedModelError(f"site `{site}` {what} ({quoted(sorted(latents))}): {FITS}")
 
 
 def _constant(pruned: Pruned) -> float:

@@ -117,6 +117,7 @@ class MCMC(numpyro.infer.MCMC):
         self._given_accountant = kernel.accountant
         self._account = Account("MCMC", kernel.accountant, secure=secure)
         self._reserved: Reserved | None = None
+        self._bound: BoundKernel | None = None
         self._described: Described | None = None
         self._given: dict[str, None] = {}
         self._epsilon_table: EpsilonTable = ()
@@ -232,7 +233,7 @@ class MCMC(numpyro.infer.MCMC):
         if first is not None:
             noise_key, first_key = random.split(noise_key)
             start = first_positions(first, first_key, start, records, chains)
-        self.sampler = bound
+        self._bound = self.sampler = bound
         facts = bound.stated(private_size=self._account.private_size)
         self._described = Described(facts, bound.steps_per_sample)
         if init_params is not None:
@@ -374,6 +375,7 @@ class MCMC(numpyro.infer.MCMC):
             _kwargs={},
             _init_state_cache={},
             _epsilon_table=(),
+            _bound=None,
             # Two copies would each take the samples that were charged once.
             _reserved=None,
             _last_state=scrub(self._last_state),

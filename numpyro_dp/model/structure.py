@@ -1,7 +1,6 @@
 """Which plate is private, and whether the sites around it have the shape that privacy needs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -113,8 +112,14 @@ def read_structure(
         )
     terms, latents, _ = program.out
     sites, sizes = found[-1]
-    use = partial(_array_use, program, names=sorted(terms), num_arrays=len(structs))
-    uses, shown = use(first=0), use(first=len(terms) + len(latents))
+    # Outputs lie side by side: terms, latents, outcomes; those of equal names in equal order.
+    total, names = len(jax.tree.leaves(program.out)), sorted(terms)
+
+    def use(first: int) -> dict[str, tuple[bool, ...]]:
+        masks = {name: [j == first + i for j in range(total)] for i, name in enumerate(names)}
+        return {name: prune(program, mask).used[: len(structs)] for name, mask in masks.items()}
+
+    uses, shown = use(0), use(len(terms) + len(latents))
     arguments = [leaf.name for leaf in layout.arrays]
     marked = tuple(
         s._replace(
@@ -129,15 +134,6 @@ def read_structure(
 def key_struct() -> jax.ShapeDtypeStruct:
     """Return the abstract key that programs are traced with."""
     return jax.eval_shape(lambda: jax.random.key(0))
-
-
-def _array_use(
-    program: Any, *, names: list[str], first: int, num_arrays: int
-) -> dict[str, tuple[bool, ...]]:
-    """Which array arguments each of some outputs reads; they are named, and lie side by side."""
-    total = len(jax.tree.leaves(program.out))
-    masks = {name: [j == first + i for j in range(total)] for i, name in enumerate(names)}
-    return {name: prune(program, mask).used[:num_arrays] for name, mask in masks.items()}
 
 
 def _unconstrain(site: Mapping[str, Any]) -> jax.Array:

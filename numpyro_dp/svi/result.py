@@ -75,13 +75,9 @@ class DPSVIRunResult(SVIRunResult):
         return jax.tree.map(lambda x: x[None], draws) if group_by_chain else draws
 
 
-def _flatten(result: DPSVIRunResult) -> tuple[tuple[Any, ...], tuple[Any, Any]]:
-    return tuple(result), (result.privacy, result.target)
-
-
-def _unflatten(kept: tuple[Any, Any], parts: tuple[Any, ...]) -> DPSVIRunResult:
-    return DPSVIRunResult(*parts, *kept)
-
-
 # As a plain named tuple JAX would rebuild it without its statement.
-jax.tree_util.register_pytree_node(DPSVIRunResult, _flatten, _unflatten)
+jax.tree_util.register_pytree_node(
+    DPSVIRunResult,
+    lambda result: (tuple(result), (result.privacy, result.target)),
+    lambda kept, parts: DPSVIRunResult(*parts, *kept),
+)

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import erfinv, expit, ndtri
 from scipy.stats import poisson
 
+from numpyro_dp.accounting import events
 from numpyro_dp.accounting.bounds.accept_families import (
     batch_family,
     last_count,
@@ -28,14 +29,6 @@ from numpyro_dp.accounting.bounds.binary import (
     ranged_family,
 )
 from numpyro_dp.accounting.bounds.proved import Proved, of_bound, proves
-from numpyro_dp.accounting.events import (
-    BarkerBit,
-    MinibatchBit,
-    MultiCandidateBit,
-    NoisyBarkerBit,
-    PenaltyBit,
-    PosteriorDraw,
-)
 from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
 from numpyro_dp.accounting.pld.mixtures import GaussianMixture
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
@@ -326,37 +319,37 @@ def _ranged(width: float, relation: Relation) -> Proved:
     return Proved() if width == 0 else of_bound(Ranged(sensitivity(relation) * width))
 
 
-@proves(BarkerBit)
-def _barker(event: BarkerBit, relation: Relation) -> Proved:
+@proves(events.BarkerBit)
+def _barker(event: events.BarkerBit, relation: Relation) -> Proved:
     return _ranged(event.log_ratio_bound, relation)
 
 
-@proves(MultiCandidateBit)
-def _multi_candidate(event: MultiCandidateBit, relation: Relation) -> Proved:
+@proves(events.MultiCandidateBit)
+def _multi_candidate(event: events.MultiCandidateBit, relation: Relation) -> Proved:
     return _ranged(event.log_ratio_range, relation)
 
 
-@proves(PosteriorDraw)
-def _posterior(event: PosteriorDraw, relation: Relation) -> Proved:
+@proves(events.PosteriorDraw)
+def _posterior(event: events.PosteriorDraw, relation: Relation) -> Proved:
     return _ranged(event.log_likelihood_range, relation)
 
 
-@proves(NoisyBarkerBit)
-def _noisy_barker(event: NoisyBarkerBit, relation: Relation) -> Proved:
+@proves(events.NoisyBarkerBit)
+def _noisy_barker(event: events.NoisyBarkerBit, relation: Relation) -> Proved:
     if event.log_ratio_bound == 0:
         return Proved()
     return of_bound(NoisyBarkerLoss(sensitivity(relation) * event.log_ratio_bound, event.noise_sd))
 
 
-@proves(PenaltyBit)
-def _penalty(event: PenaltyBit, relation: Relation) -> Proved:
+@proves(events.PenaltyBit)
+def _penalty(event: events.PenaltyBit, relation: Relation) -> Proved:
     if event.log_ratio_bound == 0:
         return Proved()
     return of_bound(PenaltyLoss(sensitivity(relation) * event.log_ratio_bound, event.noise_sd))
 
 
-@proves(MinibatchBit)
-def _minibatch(event: MinibatchBit, relation: Relation) -> Proved:
+@proves(events.MinibatchBit)
+def _minibatch(event: events.MinibatchBit, relation: Relation) -> Proved:
     if relation == "add_remove":
         raise ValueError(
             "mini-batch accept bits have no statement under add_remove: their rates use the number "

@@ -9,77 +9,67 @@ from dataclasses import dataclass
 from numbers import Integral
 
 from numpyro_dp._validate import finite_float, nonnegative, shown
+from numpyro_dp.accounting import events
 from numpyro_dp.accounting.bounds.proved import Proved, added, of_bound, proved, proves
-from numpyro_dp.accounting.events import (
-    ComposedDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    NonPrivateDpEvent,
-    NoOpDpEvent,
-    PoissonSampledDpEvent,
-    SelfComposedDpEvent,
-    TotalVariation,
-    ZCDpEvent,
-)
 from numpyro_dp.accounting.pld.bound import UP, Bound
 from numpyro_dp.accounting.pld.grid import Step
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 from numpyro_dp.accounting.relation import Relation, sensitivity
 
 
-@proves(NoOpDpEvent)
-def _nothing(event: NoOpDpEvent, relation: Relation) -> Proved:
+@proves(events.NoOpDpEvent)
+def _nothing(event: events.NoOpDpEvent, relation: Relation) -> Proved:
     return Proved()
 
 
-@proves(NonPrivateDpEvent)
-def _without_privacy(event: NonPrivateDpEvent, relation: Relation) -> Proved:
+@proves(events.NonPrivateDpEvent)
+def _without_privacy(event: events.NonPrivateDpEvent, relation: Relation) -> Proved:
     return Proved(private=False)
 
 
-@proves(TotalVariation)
-def _total_variation(event: TotalVariation, relation: Relation) -> Proved:
+@proves(events.TotalVariation)
+def _total_variation(event: events.TotalVariation, relation: Relation) -> Proved:
     return Proved(distances=(event.distance,))
 
 
-@proves(GaussianDpEvent)
-def _gaussian(event: GaussianDpEvent, relation: Relation) -> Proved:
+@proves(events.GaussianDpEvent)
+def _gaussian(event: events.GaussianDpEvent, relation: Relation) -> Proved:
     multiplier = nonnegative("noise_multiplier", event.noise_multiplier)
     if multiplier == 0:
         return Proved(private=False)
     return Proved(squares=((sensitivity(relation) / multiplier) ** 2,))
 
 
-@proves(ComposedDpEvent)
-def _composed(event: ComposedDpEvent, relation: Relation) -> Proved:
+@proves(events.ComposedDpEvent)
+def _composed(event: events.ComposedDpEvent, relation: Relation) -> Proved:
     if not isinstance(event.events, list | tuple):
         raise ValueError(f"a composition must hold a list of events, got {shown(event.events)}")
     return added(proved(child, relation) for child in event.events)
 
 
-@proves(SelfComposedDpEvent)
-def _repeated(event: SelfComposedDpEvent, relation: Relation) -> Proved:
+@proves(events.SelfComposedDpEvent)
+def _repeated(event: events.SelfComposedDpEvent, relation: Relation) -> Proved:
     count = event.count
     if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:
         raise ValueError(f"count must be a whole number ≥ 0, got {shown(count)}")
     return proved(event.event, relation).times(int(count))
 
 
-def _only_gaussians(event: DpEvent) -> bool:
+def _only_gaussians(event: events.DpEvent) -> bool:
     """Return whether nothing but noisy sums is released.
 
     What has a Gaussian's shift by another theorem (draws, last iterates) need not be dominated by
     a sampled Gaussian under replace-one, and its constants need not hold for a batch.
     """
-    if isinstance(event, ComposedDpEvent):
+    if isinstance(event, events.ComposedDpEvent):
         return all(_only_gaussians(child) for child in event.events)
-    if isinstance(event, SelfComposedDpEvent):
+    if isinstance(event, events.SelfComposedDpEvent):
         return _only_gaussians(event.event)
-    return type(event) in (GaussianDpEvent, NoOpDpEvent, NonPrivateDpEvent)
+    return type(event) in (events.GaussianDpEvent, events.NoOpDpEvent, events.NonPrivateDpEvent)
 
 
-@proves(PoissonSampledDpEvent)
-def _poisson(event: PoissonSampledDpEvent, relation: Relation) -> Proved:
+@proves(events.PoissonSampledDpEvent)
+def _poisson(event: events.PoissonSampledDpEvent, relation: Relation) -> Proved:
     rate = finite_float("sampling_probability", event.sampling_probability)
     if not 0 <= rate <= 1:
         raise ValueError(f"sampling_probability must lie in [0, 1], got {rate!r}")
@@ -110,8 +100,8 @@ class Concentrated(Bound):
         return ORDERS * self.rho * UP
 
 
-@proves(ZCDpEvent)
-def _concentrated(event: ZCDpEvent, relation: Relation) -> Proved:
+@proves(events.ZCDpEvent)
+def _concentrated(event: events.ZCDpEvent, relation: Relation) -> Proved:
     rho = nonnegative("rho", event.rho)
     if finite_float("xi", event.xi) != 0:
         raise ValueError(

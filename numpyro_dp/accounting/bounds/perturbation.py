@@ -9,13 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
+from numpyro_dp.accounting import events
 from numpyro_dp.accounting.bounds.bits import PureLoss
 from numpyro_dp.accounting.bounds.proved import Proved, of_bound, of_shift, proves
-from numpyro_dp.accounting.events import (
-    ObjectivePerturbationRelease,
-    OutputPerturbationRelease,
-    PureObjectivePerturbationRelease,
-)
 from numpyro_dp.accounting.pld.bound import UP, Bound, Pieces
 from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
@@ -90,14 +86,14 @@ def _half_normal_deltas(epsilons: Array, offset: float, mu: float) -> Array:
     return np.minimum(-np.expm1(near) + 2 * np.exp(near) * tail, 1.0)
 
 
-@proves(OutputPerturbationRelease)
-def _output(event: OutputPerturbationRelease, relation: Relation) -> Proved:
+@proves(events.OutputPerturbationRelease)
+def _output(event: events.OutputPerturbationRelease, relation: Relation) -> Proved:
     distance = sensitivity(relation) * event.lipschitz + 2 * event.gradient_tolerance
     return of_shift(distance / (event.strong_convexity * event.noise_sd))
 
 
-@proves(ObjectivePerturbationRelease)
-def _objective(event: ObjectivePerturbationRelease, relation: Relation) -> Proved:
+@proves(events.ObjectivePerturbationRelease)
+def _objective(event: events.ObjectivePerturbationRelease, relation: Relation) -> Proved:
     offset = math.log1p(event.smoothness / event.regularisation)
     mu = sensitivity(relation) * event.lipschitz / event.noise_sd
     bounds: dict[Bound, int] = {HalfNormalLoss(offset, mu, relation != "replace_one"): 1}
@@ -107,8 +103,8 @@ def _objective(event: ObjectivePerturbationRelease, relation: Relation) -> Prove
     return Proved(squares=of_shift(shift).squares, bounds=bounds)
 
 
-@proves(PureObjectivePerturbationRelease)
-def _pure_objective(event: PureObjectivePerturbationRelease, relation: Relation) -> Proved:
+@proves(events.PureObjectivePerturbationRelease)
+def _pure_objective(event: events.PureObjectivePerturbationRelease, relation: Relation) -> Proved:
     epsilon = sensitivity(relation) * event.lipschitz / event.noise_scale
     epsilon += math.log1p(event.smoothness / event.regularisation)
     return Proved() if epsilon == 0 else of_bound(PureLoss(epsilon))

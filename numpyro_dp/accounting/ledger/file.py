@@ -88,7 +88,8 @@ class FileLedger(Ledger):
             if not self.path.exists():
                 self._create(budget, relation)
             with self._reading() as connection:
-                self._check_health(connection)
+                if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+                    raise self._damaged()
                 self.budget, self.relation = self._read_terms(connection)
                 self._read(connection)
         adopts = budget is None and relation in (self.relation, "zero_out")
@@ -267,11 +268,6 @@ class FileLedger(Ledger):
                 "write to it, its folder must be writable; if the file is damaged, restore it from "
                 "a backup"
             ) from error
-
-    def _check_health(self, connection: sqlite3.Connection) -> None:
-        (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if health != "ok":
-            raise self._damaged()
 
     def _check_schema(self, connection: sqlite3.Connection) -> int:
         """Return the format; refuse anything besides its tables, such as a trigger."""

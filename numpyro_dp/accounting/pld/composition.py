@@ -47,6 +47,7 @@ _WIDEST = 500.0
 _FARTHEST_READ = 320.0
 # Closed forms are right to about twelve digits; rounding must not point downwards.
 _UP = 1 + 1e-9
+_discretised = lru_cache(maxsize=128)(discretise)
 
 
 Bounds = tuple[tuple[Bound, int], ...]
@@ -360,16 +361,11 @@ def _one_loss(composition: Composition, pieces: Pieces) -> PrivacyLossDistributi
         coarse=composition.coarse,
     )
     parts = [_one_step(relation, step, spacing).self_compose(count) for step, count in steps]
-    parts += [_one_piece(profile, spacing).self_compose(count) for profile, count in pieces]
+    parts += [_discretised(profile, spacing).self_compose(count) for profile, count in pieces]
     if composition.square:
         merged = Step(1.0, sensitivity(relation) / math.sqrt(composition.square))
         parts.append(_one_step(relation, merged, spacing))
     return reduce(lambda one, other: one.compose(other), parts)
-
-
-@lru_cache(maxsize=128)
-def _one_piece(profile: Profile, spacing: float) -> PrivacyLossDistribution:
-    return discretise(profile, spacing)
 
 
 @lru_cache(maxsize=128)

@@ -37,10 +37,6 @@ def _number(value: float | str | None, digits: int = 4) -> str:
     return rounded_up(value, digits)
 
 
-def _left(report: Statement) -> str:
-    return "not stated" if report.ledger_left is None else rounded_down(report.ledger_left)
-
-
 def _pair(report: Statement) -> str:
     return f"ε = {_number(report.epsilon)} at δ = {report.delta:.3g}"
 
@@ -121,7 +117,8 @@ def _ledger(report: Statement) -> str:
     if report.ledger_budget is None:
         return f"{spent} for a list of charges fixed in advance, no budget ({where})"
     said = report.ledger_guarantee or f"budget of ε = {_number(report.ledger_budget)}"
-    return f"{said}; {spent} charged, ε = {_left(report)} left ({where})"
+    left = "not stated" if report.ledger_left is None else rounded_down(report.ledger_left)
+    return f"{said}; {spent} charged, ε = {left} left ({where})"
 
 
 def text(report: Statement) -> str:

@@ -52,11 +52,16 @@ def best_verdict(first: Scores, second: Scores, *, delta: float, confidence: flo
     """
     half = len(first) // 2
     cautious = 1 - (1 - confidence) / _CAUTION
-    learnt = _candidate_thresholds(np.concatenate([first[:half], second[:half]]))
+    # Evenly spaced in the log odds of the quantile: what tells neighbours apart sits in the tails.
+    both = np.concatenate([first[:half], second[:half]])
+    reach = np.log(len(both))
+    learnt = np.unique(np.quantile(both, expit(np.linspace(-reach, reach, _THRESHOLDS))))
     best, first_is_positive, threshold = -1.0, True, float(learnt[0])
     for order in (True, False):
         pair = (first[:half], second[:half]) if order else (second[:half], first[:half])
-        hits, false_hits = (_above(scores, learnt) for scores in pair)
+        hits, false_hits = (
+            len(scores) - np.searchsorted(np.sort(scores), learnt, side="right") for scores in pair
+        )
         epsilon = epsilon_from_counts(
             hits, false_hits, half, half, delta=delta, confidence=cautious
         )
@@ -103,13 +108,3 @@ def _lower_limit(count: np.ndarray, runs: int, error: float) -> np.ndarray:
     """Clopper-Pearson: the chance below which ``count`` or more has probability ``error``."""
     limit = beta.ppf(error, np.maximum(count, 1), runs - count + 1)
     return np.where(count == 0, 0.0, limit)
-
-
-def _candidate_thresholds(scores: np.ndarray) -> np.ndarray:
-    # Evenly spaced in the log odds of the quantile: what tells neighbours apart sits in the tails.
-    reach = np.log(len(scores))
-    return np.unique(np.quantile(scores, expit(np.linspace(-reach, reach, _THRESHOLDS))))
-
-
-def _above(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    return len(scores) - np.searchsorted(np.sort(scores), thresholds, side="right")

@@ -8,16 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve, rounded_up
+from numpyro_dp.accounting import Budget, Relation, calibrate, events, privacy_curve, rounded_up
 from numpyro_dp.accounting.advice import steps_that_fit
-from numpyro_dp.accounting.events import (
-    DirectionalBarkerBit,
-    DpEvent,
-    MinibatchBit,
-    MultiCandidateBit,
-    NonPrivateDpEvent,
-    SmoothBarkerBit,
-)
 from numpyro_dp.mcmc.kernel import Terms
 from numpyro_dp.mcmc.metropolis.privacy_filter import (
     COST_RANGE,
@@ -191,7 +183,7 @@ def planned(settings: MetropolisSettings, terms: Terms, budget: Budget | None) -
         _require_fit(plan.charge.event(num_steps, start=0, num_chains=num_chains), budget, relation)
         return plan
 
-    def run(noise: float) -> DpEvent:
+    def run(noise: float) -> events.DpEvent:
         return _run_event(free(noise), num_steps, overflow)
 
     return made(free(calibrate(run, budget, relation)))
@@ -210,7 +202,7 @@ def _free(settings: MetropolisSettings) -> Callable[[float], MetropolisSettings]
     return None
 
 
-def _require_fit(event: DpEvent, budget: Budget, relation: Relation) -> None:
+def _require_fit(event: events.DpEvent, budget: Budget, relation: Relation) -> None:
     found = privacy_curve(event, relation).epsilon(budget.delta)
     if found <= budget.epsilon:
         return
@@ -224,38 +216,33 @@ def _require_fit(event: DpEvent, budget: Budget, relation: Relation) -> None:
     )
 
 
-def _run_event(settings: MetropolisSettings, num_steps: int, overflow: float) -> DpEvent:
+def _run_event(settings: MetropolisSettings, num_steps: int, overflow: float) -> events.DpEvent:
     """The event of a run, without building anything: what a calibration looks at."""
-    tables = _table_tv(settings, overflow)
+    tables = (0.0 if settings.batch_size is None else 4 * overflow) + 2.0**-44
     if settings.rho is not None and settings.record_bound is not None:
         return metered(settings.rho, num_steps * tables)
     return FixedCharge(1, _step_event(settings), tables).event(num_steps, start=0, num_chains=1)
 
 
-def _table_tv(settings: MetropolisSettings, overflow: float) -> float:
-    rows = 0.0 if settings.batch_size is None else 4 * overflow
-    return rows + 2.0**-44
-
-
-def _step_event(settings: MetropolisSettings) -> DpEvent:
+def _step_event(settings: MetropolisSettings) -> events.DpEvent:
     """The event of one step at a bound fixed in advance."""
     if not settings.private or settings.too_wide:
         # Too wide a step only a calibration asks for, on its way to a power that it can take.
-        return NonPrivateDpEvent()
+        return events.NonPrivateDpEvent()
     if settings.directional:
         step, slope = _known(settings.step_size, "step_size"), settings.slope * _DIRECTIONAL_MARGIN
         if settings.smoothness is None:
-            return DirectionalBarkerBit(step, slope)
+            return events.DirectionalBarkerBit(step, slope)
         curvature = 2 * settings.bend / step**2 * _DIRECTIONAL_MARGIN
-        return SmoothBarkerBit(step, slope, curvature, settings.dim)
+        return events.SmoothBarkerBit(step, slope, curvature, settings.dim)
     if settings.num_candidates > 1:
-        return MultiCandidateBit(2 * settings.bound)
+        return events.MultiCandidateBit(2 * settings.bound)
     if settings.batch_size is None:
         return bit_event(settings.acceptance, settings.bound, settings.noise_scale)
     if settings.num_records * settings.bound > _LARGEST_SHARE * settings.batch_size:
         # Only a calibration asks for this, on its way to a power at which the batch is enough.
-        return NonPrivateDpEvent()
-    return MinibatchBit(
+        return events.NonPrivateDpEvent()
+    return events.MinibatchBit(
         num_records=settings.num_records,
         lipschitz=settings.slope,
         max_move=_known(settings.max_move, "max_move"),
@@ -277,7 +264,7 @@ def _plan(
             _NON_PRIVATE_GRID, 1
         )
         whole = UnclippedBatch(_NON_PRIVATE_GRID)
-        charge = FixedCharge(1, NonPrivateDpEvent(), 0.0)
+        charge = FixedCharge(1, events.NonPrivateDpEvent(), 0.0)
         return MetropolisPlan(test, whole, charge, settings.power, settings)
     if settings.record_bound is not None:
         return _filtered(settings, num_steps, num_chains, overflow)

@@ -105,9 +105,6 @@ class GradientKernel(PrivateKernel):
             _validate.positive("step_size", self.step_size)
         _validate.positive("temperature", self.temperature)
         _validate.positive("likelihood_power", self.likelihood_power)
-        self._check_clip_and_noise()
-
-    def _check_clip_and_noise(self) -> None:
         # What a schedule is at a step is known when it is bound; that it is noise is known now.
         noise: Any = None if callable(self.noise_multiplier) else self.noise_multiplier
         arguments.check_noise_and_clip(noise, self.clip_norm)

@@ -26,14 +26,6 @@ _BITS = 192
 TABLE_TV = 2.0**-46
 
 
-def _exponential_past(power: int) -> int:
-    return power
-
-
-def _logistic_past(power: int) -> int:
-    return (2 * power << _BITS) // ((1 << _BITS) + power)
-
-
 @lru_cache(maxsize=16)
 def threshold_table(cell: float, law: str) -> alias.AliasTable:
     """The table of the cell in which a magnitude lies.
@@ -43,7 +35,10 @@ def threshold_table(cell: float, law: str) -> alias.AliasTable:
 
     **Privacy.** Total variation to the true law of cells at most ``TABLE_TV`` a draw.
     """
-    past = {"logistic": _logistic_past, "exponential": _exponential_past}[law]
+
+    def past(power: int) -> int:
+        return power if law == "exponential" else (2 * power << _BITS) // ((1 << _BITS) + power)
+
     ratio = int(Context(prec=80).exp(-Decimal(cell)) * (1 << _BITS))
     power = left = 1 << _BITS
     chances = []

@@ -281,7 +281,7 @@ def variational_model(
     found: Outline,
     data_plate: str | None,
     private_size: bool,
-    x64: bool,
+    wide: bool,
 ) -> VariationalModel:
     """Return ``VariationalModel(...)``, from a bounded cache when an equal one was built before."""
     return VariationalModel(model, guide, found, data_plate, private_size)

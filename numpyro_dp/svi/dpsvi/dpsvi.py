@@ -22,6 +22,7 @@ from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.mechanisms import CHACHA20, scrubbed
 from numpyro_dp.model.guided.guides import prepare, require_public_start
 from numpyro_dp.model.guided.model import Outline, VariationalModel, outline, variational_model
+from numpyro_dp.model.private_model import x64
 from numpyro_dp.model.records import read_arguments
 from numpyro_dp.model.redaction import redacted
 from numpyro_dp.svi.dpsvi.charged import ChargedSVI
@@ -313,9 +314,8 @@ class DPSVI(ChargedSVI):
         return _Ready(target, records, fit, plan, begin, curvature)
 
     def _target(self, found: Outline) -> VariationalModel:
-        x64 = bool(jax.config.read("jax_enable_x64"))
-        plate, private_size = self._settings.data_plate, self._account.private_size
-        return variational_model(self.model, self.guide, found, plate, private_size, x64)
+        given = (self._settings.data_plate, self._account.private_size)
+        return variational_model(self.model, self.guide, found, *given, x64())
 
     def _charge_and_run(
         self, run: ChargedRun, rng_key: Any, ready: _Ready, num_steps: int, progress_bar: bool

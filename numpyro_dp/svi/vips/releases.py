@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -75,7 +74,8 @@ def planned_releases(
 
     def one(phase: Phase, noise_multiplier: float) -> PrivateSum:
         private = noise_multiplier > 0
-        levels = _levels(phase.weights, noise_multiplier, average)
+        # At which releases take their shares of the squared privacy loss.
+        levels = tuple(noise_multiplier * math.sqrt(average / each) for each in phase.weights)
         kind = PrivateSum if phase.entries is None else SparsePrivateSum
         return kind.create(
             num_records=num_records,
@@ -97,8 +97,3 @@ def planned_releases(
     if not isinstance(noise, Budget):
         return at(noise)
     return least_noise(at, lambda plan: plan.cost(total, total), noise, relation, total)
-
-
-def _levels(weights: Sequence[float], noise: float, average: float) -> tuple[float, ...]:
-    """Noise multipliers at which releases take their shares of the squared privacy loss."""
-    return tuple(noise * math.sqrt(average / weight) for weight in weights)

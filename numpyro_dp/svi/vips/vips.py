@@ -25,6 +25,7 @@ from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.guided.guides import prepare
 from numpyro_dp.model.guided.model import Outline, variational_model
+from numpyro_dp.model.private_model import x64
 from numpyro_dp.svi.dpsvi.checks import usable_key
 from numpyro_dp.svi.result import DPSVIRunResult
 from numpyro_dp.svi.vips.releases import Releases, planned_releases
@@ -212,9 +213,8 @@ class VIPS:
         found = self.guide.outlined(self.model, args, kwargs, self._data_plate)
         prepare(self.guide, found.layout, found.plate, found.dropped)
         rate = arguments.expected_rate(self._batch_size, self._sampling_rate, found.num_records)
-        x64 = bool(jax.config.read("jax_enable_x64"))
         guide = self.guide.settled(found, num_steps, self._signal(rate))
-        schedule = _schedule(guide, found, num_steps, self._clip_norm, x64)
+        schedule = _schedule(guide, found, num_steps, self._clip_norm, x64())
         plan = planned_releases(
             phases=schedule.phases,
             noise=arguments.given_noise(self._privacy, self._noise_multiplier),
@@ -230,8 +230,7 @@ class VIPS:
         own = schedule.target()
         if own is not None:
             return own
-        x64 = bool(jax.config.read("jax_enable_x64"))
-        return variational_model(self.model, self.guide, found, self._data_plate, False, x64)
+        return variational_model(self.model, self.guide, found, self._data_plate, False, x64())
 
 
 def _facts(schedule: Schedule, plan: Releases, found: Outline, learnt: tuple[str, ...]) -> RunFacts:
@@ -259,7 +258,7 @@ def _schedule(
     found: Outline,
     num_steps: int | None,
     clip_norm: float | None,
-    x64: bool,
+    wide: bool,
 ) -> Schedule:
     """One schedule for equal arguments, so that a second run does not compile again."""
     return guide.scheduled(found, num_steps, clip_norm=clip_norm)
