@@ -1,7 +1,7 @@
 """Checks of user arguments, one sentence each: what was given, what is allowed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
@@ -100,6 +100,13 @@ def rate(name: str, value: object) -> float:
     if not 0 < number <= 1:
         raise ValueError(f"{name} must lie in (0, 1], got {shown(value)}")
     return number
+
+
+def given(check: Callable[[str, object], object], **named: object) -> None:
+    """``check`` of every argument that is not ``None``."""
+    for name, value in named.items():
+        if value is not None:
+            check(name, value)
 
 
 def positive_int(name: str, value: object) -> int:

@@ -6,7 +6,7 @@ counted into total variation.
 """
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -35,18 +35,6 @@ class TiltBounds(NamedTuple):
     norm: float
     error: float
     tv: float
-
-
-class Tilt(Protocol):
-    """A law of the random linear term b."""
-
-    def bounds(self, dim: int) -> TiltBounds:
-        """Norm, rounding and failure probability of a draw."""
-        ...
-
-    def draw(self, key: Key[Array, ""], dim: int) -> Float[np.ndarray, " dim"]:
-        """One vector; ``key`` is used up."""
-        ...
 
 
 class Gaussian(NamedTuple):
@@ -86,6 +74,9 @@ class GammaNorm(NamedTuple):
         norm = -self.scale * float(np.log(_uniforms(length, dim)[0]).sum())
         return norm / float(np.linalg.norm(direction)) * direction
 
+
+# A law of the random linear term b.
+Tilt = Gaussian | GammaNorm
 
 _words = jax.jit(word_pairs, static_argnums=1)
 

@@ -7,15 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from numpyro_dp._validate import shown
-from numpyro_dp.accounting.events import (
-    ComposedDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    ObjectivePerturbationRelease,
-    PureObjectivePerturbationRelease,
-    TotalVariation,
-)
-from numpyro_dp.estimators.noise import GammaNorm, Gaussian
+from numpyro_dp.accounting import events
+from numpyro_dp.estimators.noise import GammaNorm, Gaussian, Tilt
 from numpyro_dp.estimators.perturbation import PerturbationEstimator, PerturbationPlan
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.estimators.release import LatticeOutput
@@ -144,11 +137,11 @@ class ObjectivePerturbation(PerturbationEstimator):
             )
         distance = self._distance(stated.dim)
 
-        def event(multiplier: float) -> DpEvent:
+        def event(multiplier: float) -> events.DpEvent:
             # What the tolerance costs is a share of what b costs, whatever the tolerance is.
             sd = 2 * multiplier / (_OUTPUT_SHARE * stated.strong_convexity)
             release = self._event(stated, multiplier, 1.0, sd)
-            return ComposedDpEvent([release, TotalVariation(distance)])
+            return events.ComposedDpEvent([release, events.TotalVariation(distance)])
 
         multiplier = self._multiplier(event)
         tilt = self._law(multiplier * stated.lipschitz)
@@ -164,13 +157,13 @@ class ObjectivePerturbation(PerturbationEstimator):
             iterations=iterations,
             tilt=tilt,
             output=output,
-            event=ComposedDpEvent([release, TotalVariation(distance)]),
+            event=events.ComposedDpEvent([release, events.TotalVariation(distance)]),
             total_variation=distance,
             contribution=stated.lipschitz,
             noise_multiplier=multiplier,
         )
 
-    def _law(self, size: float) -> Gaussian | GammaNorm:
+    def _law(self, size: float) -> Tilt:
         return Gaussian(size) if self.noise == "gaussian" else GammaNorm(size)
 
     def _distance(self, dim: int) -> float:
@@ -178,7 +171,7 @@ class ObjectivePerturbation(PerturbationEstimator):
 
     def _event(
         self, stated: Problem, multiplier: float, tolerance: float, output_sd: float
-    ) -> DpEvent:
+    ) -> events.DpEvent:
         constants = {
             "lipschitz": stated.lipschitz,
             "smoothness": stated.record_smoothness,
@@ -186,15 +179,15 @@ class ObjectivePerturbation(PerturbationEstimator):
         }
         size = multiplier * stated.lipschitz
         if self.noise == "gaussian":
-            return ObjectivePerturbationRelease(
+            return events.ObjectivePerturbationRelease(
                 **constants,
                 noise_sd=size,
                 output_noise_sd=output_sd,
                 gradient_tolerance=tolerance,
             )
-        covered = GaussianDpEvent(stated.strong_convexity * output_sd / (2 * tolerance))
-        exact = PureObjectivePerturbationRelease(**constants, noise_scale=size)
-        return ComposedDpEvent([exact, covered])
+        covered = events.GaussianDpEvent(stated.strong_convexity * output_sd / (2 * tolerance))
+        exact = events.PureObjectivePerturbationRelease(**constants, noise_scale=size)
+        return events.ComposedDpEvent([exact, covered])
 
     def _mechanism(self) -> str:
         law = "Gaussian" if self.noise == "gaussian" else "Gamma-norm"

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numpyro_dp.accounting.events import (
-    ComposedDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    OutputPerturbationRelease,
-    TotalVariation,
-)
+from numpyro_dp.accounting import events
 from numpyro_dp.estimators.perturbation import PerturbationEstimator, PerturbationPlan
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.estimators.release import LatticeOutput
@@ -70,7 +64,7 @@ class OutputPerturbation(PerturbationEstimator):
     def _ridge(self, loss: Loss, prior: GaussianPrior, num_records: int) -> float:
         if not prior.least > 0:
             return 0.0
-        noise = self._multiplier(GaussianDpEvent) * loss.lipschitz * self.row_norm
+        noise = self._multiplier(events.GaussianDpEvent) * loss.lipschitz * self.row_norm
         harm = 2 * num_records * loss.smoothness * self.row_norm**2 * noise**2
         spread = float(np.trace(np.linalg.inv(prior.precision)))
         return max((harm / spread) ** (1 / 3) - prior.least, 0.0)
@@ -83,15 +77,15 @@ class OutputPerturbation(PerturbationEstimator):
             moved = (stated.lipschitz + 2 * tolerance) / stated.strong_convexity
             return LatticeOutput(multiplier * moved, stated.dim)
 
-        def event(multiplier: float) -> DpEvent:
+        def event(multiplier: float) -> events.DpEvent:
             noise = output(multiplier)
-            release = OutputPerturbationRelease(
+            release = events.OutputPerturbationRelease(
                 lipschitz=stated.lipschitz,
                 strong_convexity=stated.strong_convexity,
                 gradient_tolerance=tolerance + stated.strong_convexity * noise.rounding,
                 noise_sd=noise.noise_sd,
             )
-            return ComposedDpEvent([release, TotalVariation(distance)])
+            return events.ComposedDpEvent([release, events.TotalVariation(distance)])
 
         multiplier = self._multiplier(event)
         return PerturbationPlan(

@@ -102,8 +102,7 @@ class PerturbationEstimator:
         for name in ("row_norm", "regularisation", "gradient_tolerance", "noise_multiplier"):
             self._check_public(name)
         _validate.positive_int("max_iterations", self.max_iterations)
-        if self.max_records is not None:
-            _validate.positive_int("max_records", self.max_records)
+        _validate.given(_validate.positive_int, max_records=self.max_records)
 
     def _check_public(self, name: str) -> None:
         value = getattr(self, name)

@@ -53,8 +53,7 @@ def check_noise_and_clip(
             _validate.positive(f"clip_norm[{name!r}]", norm)
     elif clip_norm is not None:
         _validate.positive_or_infinite("clip_norm", clip_norm)
-    if noise_multiplier is not None:
-        _validate.nonnegative("noise_multiplier", noise_multiplier)
+    _validate.given(_validate.nonnegative, noise_multiplier=noise_multiplier)
     if noise_multiplier == 0 and clip_norm == math.inf:
         return
     if clip_norm == math.inf or noise_multiplier == 0:
@@ -73,14 +72,11 @@ def check_batches(
     """Refuse sizes that are out of range, and two ways of saying how large a batch is."""
     if batch_size is not None and sampling_rate is not None:
         raise ValueError("give batch_size= (expected size) or sampling_rate=, not both")
-    if batch_size is not None:
-        _validate.positive("batch_size", batch_size)
-    if sampling_rate is not None:
-        _validate.rate("sampling_rate", sampling_rate)
-    if microbatch_size is not None:
-        _validate.positive_int("microbatch_size", microbatch_size)
-    if max_records is not None:
-        _validate.positive_int("max_records", max_records)
+    _validate.given(_validate.positive, batch_size=batch_size)
+    _validate.given(_validate.rate, sampling_rate=sampling_rate)
+    _validate.given(
+        _validate.positive_int, microbatch_size=microbatch_size, max_records=max_records
+    )
 
 
 def check_private_size(

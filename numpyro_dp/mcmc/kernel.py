@@ -229,8 +229,7 @@ class PrivateKernel(_Kernel):
             given = _validate.shown(self.accountant)
             raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {given}")
         _validate.positive_int("steps_per_sample", self.steps_per_sample)
-        if self.num_steps is not None:
-            _validate.positive_int("num_steps", self.num_steps)
+        _validate.given(_validate.positive_int, num_steps=self.num_steps)
         if self.init_kernel is not None:
             self._check_init_kernel(self.init_kernel)
 

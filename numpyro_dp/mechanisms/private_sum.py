@@ -12,15 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int32, Key, UInt32
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting.events import (
-    ComposedDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    NonPrivateDpEvent,
-    PoissonSampledDpEvent,
-    SelfComposedDpEvent,
-    TotalVariation,
-)
+from numpyro_dp.accounting import events
 from numpyro_dp.mechanisms._checks import checked_shape, refuse_several_processes
 from numpyro_dp.mechanisms.blocks import blockwise_sum
 from numpyro_dp.mechanisms.clip import integer_sum
@@ -201,7 +193,7 @@ class PrivateSum:
         ``clip_norm``, so that no rounding leads past it."""
         return self.clip_norm if self.lattice is None else self.lattice.cap * self.lattice.scale
 
-    def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> DpEvent:
+    def event(self, num_steps: int, *, start: int = 0, num_chains: int = 1) -> events.DpEvent:
         """What ``num_steps`` releases cost, each with fresh batch and noise.
 
         :param num_steps: releases, over all chains and warm-up.
@@ -213,21 +205,18 @@ class PrivateSum:
         """
         num_steps = _validate.positive_int("num_steps", num_steps)
         if self.lattice is None:
-            return NonPrivateDpEvent()
-        distance = TotalVariation(min(1.0, num_steps * self.tv_per_step))
+            return events.NonPrivateDpEvent()
+        distance = events.TotalVariation(min(1.0, num_steps * self.tv_per_step))
         counts = {self.noise_multiplier: num_steps}
         if self.schedule is not None:
             counts = taken(self.schedule, num_steps, start=start, num_chains=num_chains)
-        releases = [
-            SelfComposedDpEvent(self._one_release(level), count) for level, count in counts.items()
-        ]
-        return ComposedDpEvent([*releases, distance])
-
-    def _one_release(self, noise_multiplier: float) -> DpEvent:
-        release = GaussianDpEvent(noise_multiplier)
-        if self.sampler is None:
-            return release
-        return PoissonSampledDpEvent(self.sampling_rate, release)
+        releases = []
+        for level, count in counts.items():
+            one: events.DpEvent = events.GaussianDpEvent(level)
+            if self.sampler is not None:
+                one = events.PoissonSampledDpEvent(self.sampling_rate, one)
+            releases.append(events.SelfComposedDpEvent(one, count))
+        return events.ComposedDpEvent([*releases, distance])
 
     def noise_sd(self, step: int | Int32[Array, ""] = 0) -> float | Float32[Array, ""]:
         """Standard deviation of the noise of a step, in units of the clipped (scaled) sum."""

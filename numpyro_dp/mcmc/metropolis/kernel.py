@@ -136,10 +136,7 @@ class DPFastMH(PrivateKernel):
         super().__post_init__()
         if not callable(self.step_size):
             _validate.positive("step_size", self.step_size)
-        if self.max_move is not None:
-            _validate.positive("max_move", self.max_move)
-        if self.batch_size is not None:
-            _validate.positive("batch_size", self.batch_size)
+        _validate.given(_validate.positive, max_move=self.max_move, batch_size=self.batch_size)
         if self.likelihood_power is not None:
             _validate.positive("likelihood_power", self.likelihood_power)
         elif self.privacy is None:
@@ -161,8 +158,7 @@ class DPFastMH(PrivateKernel):
                 f"function of two positions, and not both: {given} given, and the charge rests "
                 "on one of them"
             )
-        if self.lipschitz is not None:
-            _validate.positive_or_infinite("lipschitz", self.lipschitz)
+        _validate.given(_validate.positive_or_infinite, lipschitz=self.lipschitz)
         self._check_smoothness()
         if self.record_bound is None:
             if self.rho is not None:
@@ -170,8 +166,7 @@ class DPFastMH(PrivateKernel):
             return
         if not callable(self.record_bound):
             raise ValueError("record_bound must be a function of two positions")
-        if self.rho is not None:
-            _validate.positive("rho", self.rho)
+        _validate.given(_validate.positive, rho=self.rho)
         if (self.rho is None) == (self.privacy is None):
             raise ValueError(
                 "record_bound= is metered by a zCDP filter, which needs a total: give either "

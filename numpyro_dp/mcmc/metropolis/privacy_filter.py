@@ -10,20 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32
 
-from numpyro_dp.accounting.events import (
-    ComposedDpEvent,
-    DpEvent,
-    SelfComposedDpEvent,
-    TotalVariation,
-    ZCDpEvent,
-)
+from numpyro_dp.accounting import events
 
 _LIMB = 24
 _HALF = _LIMB // 2
@@ -37,30 +31,6 @@ Allowance = Int[Array, "2"]
 Admission = tuple[int | Int32[Array, ""], Bool[Array, ""], Allowance]
 
 
-class StepCharge(Protocol):
-    """How steps are bounded and charged; frozen, fixed before any data is seen."""
-
-    @property
-    def tv(self) -> float:
-        """Total variation of one step to the ideal one."""
-        ...
-
-    def start(self) -> Allowance:
-        """The allowance that a chain starts with."""
-        ...
-
-    def admit(self, left: Allowance, points: list[dict], possible: Bool[Array, ""]) -> Admission:
-        """Bound on one record's integer, whether the move may be tried, and what is then left.
-
-        ``possible`` says whether the prior allows the move at all.
-        """
-        ...
-
-    def event(self, num_steps: int, *, start: int, num_chains: int) -> DpEvent:
-        """What ``num_steps`` steps cost."""
-        ...
-
-
 @dataclass(frozen=True)
 class FixedCharge:
     """The same bound and the same event for every step.
@@ -71,18 +41,24 @@ class FixedCharge:
     """
 
     limit: int
-    step: DpEvent
+    step: events.DpEvent
     tv: float
 
     def start(self) -> Allowance:
+        """The allowance that a chain starts with."""
         return jnp.zeros(2, jnp.int32)
 
     def admit(self, left: Allowance, points: list[dict], possible: Bool[Array, ""]) -> Admission:
+        """Bound on one record's integer, whether the move may be tried, and what is then left.
+
+        ``possible`` says whether the prior allows the move at all.
+        """
         return self.limit, possible, left
 
-    def event(self, num_steps: int, *, start: int, num_chains: int) -> DpEvent:
-        return ComposedDpEvent(
-            [SelfComposedDpEvent(self.step, num_steps), _distance(num_steps * self.tv)]
+    def event(self, num_steps: int, *, start: int, num_chains: int) -> events.DpEvent:
+        """What ``num_steps`` steps cost."""
+        return events.ComposedDpEvent(
+            [events.SelfComposedDpEvent(self.step, num_steps), _distance(num_steps * self.tv)]
         )
 
 
@@ -139,7 +115,7 @@ class FilteredCharge:
         tried = within & paid
         return jnp.where(tried, limit, 0).astype(jnp.int32), tried, left
 
-    def event(self, num_steps: int, *, start: int, num_chains: int) -> DpEvent:
+    def event(self, num_steps: int, *, start: int, num_chains: int) -> events.DpEvent:
         each, rest = divmod(num_steps, num_chains)
         if rest:
             raise ValueError(f"{num_steps} steps cannot be shared by {num_chains} chains")
@@ -147,10 +123,14 @@ class FilteredCharge:
         return metered(num_chains * units * self.rho_unit, num_steps * self.tv)
 
 
-def metered(rho: float, tv: float) -> DpEvent:
+# How steps are bounded and charged; frozen, fixed before any data is seen.
+StepCharge = FixedCharge | FilteredCharge
+
+
+def metered(rho: float, tv: float) -> events.DpEvent:
     """What chains cost that a filter lets spend ``rho`` in all, ``tv`` being their tables'."""
     # The factor outweighs what floats round away.
-    return ComposedDpEvent([ZCDpEvent(rho * (1 + 1e-9)), _distance(tv)])
+    return events.ComposedDpEvent([events.ZCDpEvent(rho * (1 + 1e-9)), _distance(tv)])
 
 
 def allowance(units: int) -> Allowance:
@@ -234,5 +214,5 @@ class BatchCost:
         return limit * self.factor / (1 - limit / self.whole)
 
 
-def _distance(total: float) -> TotalVariation:
-    return TotalVariation(min(1.0, total))
+def _distance(total: float) -> events.TotalVariation:
+    return events.TotalVariation(min(1.0, total))

@@ -116,8 +116,7 @@ class StronglyLogConcave:
     def __post_init__(self) -> None:
         _validate.own_numbers(self)
         _validate.positive("row_norm", self.row_norm)
-        if self.strong_convexity is not None:
-            _validate.nonnegative("strong_convexity", self.strong_convexity)
+        _validate.given(_validate.nonnegative, strong_convexity=self.strong_convexity)
 
     def loss(self, glm: GLM) -> Loss:
         """The model's loss with its derivatives bounded.

@@ -62,10 +62,8 @@ class Langevin:
 
     def __post_init__(self) -> None:
         _validate.own_numbers(self)
-        if self.step_size is not None:
-            _validate.positive("step_size", self.step_size)
-        if self.iterations is not None:
-            _validate.positive_int("iterations", self.iterations)
+        _validate.given(_validate.positive, step_size=self.step_size)
+        _validate.given(_validate.positive_int, iterations=self.iterations)
 
     def bound_to(self, target: ConcaveTarget) -> LangevinDraw:
         """Fix step size and number of iterations for a target.

@@ -173,8 +173,7 @@ class OPS(PrivateKernel):
                 f"numpyro_dp.BoundedLikelihood(lower, upper), got {_validate.shown(self.guarantee)}"
             )
         _validate.positive("likelihood_power", self.likelihood_power)
-        if self.max_records is not None:
-            _validate.positive_int("max_records", self.max_records)
+        _validate.given(_validate.positive_int, max_records=self.max_records)
         fitting = _FITTING[type(self.guarantee)]
         if self.sampler is None and fitting[0] is Langevin:
             object.__setattr__(self, "sampler", Langevin())

@@ -48,8 +48,7 @@ class Rejection:
 
     def __post_init__(self) -> None:
         _validate.own_numbers(self)
-        if self.max_tries is not None:
-            _validate.positive_int("max_tries", self.max_tries)
+        _validate.given(_validate.positive_int, max_tries=self.max_tries)
 
     def bound_to(self, target: BoundedTarget, failure: float = 1e-12) -> RejectionDraw:
         """Fix the number of tries.

@@ -16,13 +16,7 @@ from jax import random
 from jaxtyping import Array, Bool, Float, Key
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting.events import (
-    BarkerBit,
-    DpEvent,
-    NoisyBarkerBit,
-    NonPrivateDpEvent,
-    PenaltyBit,
-)
+from numpyro_dp.accounting import events
 from numpyro_dp.mechanisms.accept.fixed_point import Fixed, FixedPointGrid
 from numpyro_dp.mechanisms.accept.tables import TABLE_TV, exponential, logistic
 from numpyro_dp.mechanisms.lattice import Lattice, choose_lattice, floor_noise
@@ -63,7 +57,7 @@ class AcceptanceTest(ABC):
         return self.grid.nonnegative(log_ratio, self.grid.public(public), self.threshold(key))
 
     @abstractmethod
-    def event(self, bound: float) -> DpEvent:
+    def event(self, bound: float) -> events.DpEvent:
         """What one decision costs whose records are bounded by ``bound`` nats."""
 
     @abstractmethod
@@ -118,7 +112,7 @@ class Barker(AcceptanceTest):
     def threshold(self, key: Key[Array, ""]) -> Fixed:
         return logistic(self.grid, key)
 
-    def event(self, bound: float) -> DpEvent:
+    def event(self, bound: float) -> events.DpEvent:
         return bit_event("barker", bound, None)
 
     def rho(self, largest: int) -> float:
@@ -136,8 +130,8 @@ class Metropolis(AcceptanceTest):
     def threshold(self, key: Key[Array, ""]) -> Fixed:
         return exponential(self.grid, key)
 
-    def event(self, bound: float) -> DpEvent:
-        return NonPrivateDpEvent()
+    def event(self, bound: float) -> events.DpEvent:
+        return events.NonPrivateDpEvent()
 
     def rho(self, largest: int) -> float:
         return math.inf
@@ -217,7 +211,7 @@ class Penalty(_Noised):
     def threshold(self, key: Key[Array, ""]) -> Fixed:
         return exponential(self.grid, key)
 
-    def event(self, bound: float) -> DpEvent:
+    def event(self, bound: float) -> events.DpEvent:
         return bit_event("penalty", bound, self.noise_sd)
 
 
@@ -232,17 +226,19 @@ class NoisyBarker(_Noised):
     def threshold(self, key: Key[Array, ""]) -> Fixed:
         return logistic(self.grid, key)
 
-    def event(self, bound: float) -> DpEvent:
+    def event(self, bound: float) -> events.DpEvent:
         return bit_event("noisy_barker", bound, self.noise_sd)
 
 
-def bit_event(rule: str, bound: float, noise_sd: float | None) -> DpEvent:
+def bit_event(rule: str, bound: float, noise_sd: float | None) -> events.DpEvent:
     """What one decision by ``rule`` costs whose records are bounded by ``bound`` nats."""
     if rule == "barker":
-        return BarkerBit(bound)
+        return events.BarkerBit(bound)
     if not noise_sd:
-        return NonPrivateDpEvent()
-    return {"penalty": PenaltyBit, "noisy_barker": NoisyBarkerBit}[rule](bound, noise_sd)
+        return events.NonPrivateDpEvent()
+    return {"penalty": events.PenaltyBit, "noisy_barker": events.NoisyBarkerBit}[rule](
+        bound, noise_sd
+    )
 
 
 def acceptance_test(

@@ -43,8 +43,7 @@ class DPSVISettings:
             self.batch_size, self.sampling_rate, self.microbatch_size, self.max_records
         )
         arguments.check_noise_and_clip(self.noise_multiplier, self.clip_norm)
-        if self.curvature_clip is not None:
-            _validate.positive("curvature_clip", self.curvature_clip)
+        _validate.given(_validate.positive, curvature_clip=self.curvature_clip)
         if self.clip not in (None, "plain", "centred"):
             raise ValueError(
                 f"clip must be 'plain', 'centred' or None, got {_validate.shown(self.clip)}"
