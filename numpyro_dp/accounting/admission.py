@@ -185,12 +185,8 @@ def _costly(curves: Sequence[PrivacyCurve]) -> tuple[PrivacyCurve, ...] | None:
     """Return what costs anything: the rest says nothing of the records. None if one costs all."""
     if not all(curve.private for curve in curves):
         return None
-    return tuple(curve for curve in curves if _costs(curve))
-
-
-def _costs(curve: PrivacyCurve) -> bool:
-    made = curve.composition
-    return bool(made.square or made.steps or made.bounds or curve.distance)
+    made = ((curve, curve.composition) for curve in curves)
+    return tuple(each for each, m in made if m.square or m.steps or m.bounds or each.distance)
 
 
 def _distance(entries: Sequence[PrivacyCurve]) -> float:

@@ -22,6 +22,7 @@ from numpyro_dp.errors import UnsupportedModelError
 
 Model = Callable[..., Any]
 Trace = Mapping[str, dict[str, Any]]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _LAYERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)
 
 
@@ -168,7 +169,7 @@ def subsampling_message(name: str, size: int, subsample_size: int) -> str:
 
 def run_whole(
     model: Model,
-    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    arguments: Arguments,
     key: jax.Array,
     *,
     strategy: Callable[..., Any] | None = None,
@@ -194,17 +195,14 @@ class RowRun(NamedTuple):
     enum_dim: int
 
     def __call__(
-        self,
-        constrained: Mapping[str, Any],
-        arguments: tuple[tuple[Any, ...], dict[str, Any]],
-        key: jax.Array,
-        rows: int,
+        self, constrained: Mapping[str, Any], arguments: Arguments, key: jax.Array, rows: int
     ) -> jax.Array:
         """Log likelihood of the rows passed in, every site outside the private plate masked."""
         body = self._body(constrained, key, rows)
         args, kwargs = arguments
         if self.enum_dim:
-            value, trace = _enumerated_log_density(body, args, kwargs, self.enum_dim)
+            with _enumerating(body, self.enum_dim) as (funsor, summed):
+                value, trace = funsor.log_density(summed, args, kwargs, {})
         else:
             value, trace = log_density(body, args, kwargs, {})
         _sites_inside(trace, self.plate, rows)
@@ -231,7 +229,8 @@ class RowRun(NamedTuple):
         body = self._body(constrained, key, rows)
         args, kwargs = arguments
         if self.enum_dim:
-            trace = _enumerated_trace(body, args, kwargs, self.enum_dim)
+            with _enumerating(body, self.enum_dim) as (funsor, body), funsor.plate_to_enum_plate():
+                trace = funsor.trace(body).get_trace(*args, **kwargs)
         else:
             trace = handlers.trace(body).get_trace(*args, **kwargs)
         return _sites_inside(trace, self.plate, rows)
@@ -246,11 +245,7 @@ class GuidedRowRun(NamedTuple):
     num_records: int
 
     def __call__(
-        self,
-        values: Mapping[str, Any],
-        arguments: tuple[tuple[Any, ...], dict[str, Any]],
-        key: jax.Array,
-        rows: int,
+        self, values: Mapping[str, Any], arguments: Arguments, key: jax.Array, rows: int
     ) -> jax.Array:
         """Log density of the rows' sites under the model less that under the guide, one draw."""
         traces = self._traces(values, arguments, key, rows)
@@ -304,7 +299,7 @@ def row_sites(
     plate: str,
     num_records: int,
     values: Mapping[str, Any],
-    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    arguments: Arguments,
     key: jax.Array | None,
     rows: int,
 ) -> Trace:
@@ -342,34 +337,13 @@ def _require_rows(name: str, site: Mapping[str, Any], plate: str, rows: int) -> 
         )
 
 
-def _enumerated_log_density(
-    body: Model, args: tuple[Any, ...], kwargs: dict[str, Any], enum_dim: int
-) -> tuple[Any, Trace]:
-    # funsor is an optional dependency of NumPyro, met only by models with discrete latents.
-    from numpyro.contrib import funsor
-
-    with _silent_enumeration():
-        return funsor.log_density(_enumerated(body, enum_dim), args, kwargs, {})
-
-
-def _enumerated_trace(
-    body: Model, args: tuple[Any, ...], kwargs: dict[str, Any], enum_dim: int
-) -> Trace:
-    from numpyro.contrib import funsor
-
-    with _silent_enumeration(), funsor.plate_to_enum_plate():
-        return funsor.trace(_enumerated(body, enum_dim)).get_trace(*args, **kwargs)
-
-
-def _enumerated(body: Model, enum_dim: int) -> Model:
-    from numpyro.contrib import funsor
-
-    return funsor.enum(funsor.config_enumerate(body), enum_dim)
-
-
 @contextlib.contextmanager
-def _silent_enumeration() -> Generator[None]:
+def _enumerating(body: Model, enum_dim: int) -> Generator[tuple[Any, Model]]:
+    """funsor, and ``body`` with its discrete latents to be summed out."""
+    # An optional dependency of NumPyro, met only by models with discrete latents.
+    from numpyro.contrib import funsor
+
     with warnings.catch_warnings():
         # config_enumerate turns enumeration on, which is what the warning asks for.
         warnings.simplefilter("ignore", FutureWarning)
-        yield
+        yield funsor, funsor.enum(funsor.config_enumerate(body), enum_dim)
