@@ -31,17 +31,11 @@ def move_score(
     :param before: state of one chain before the step.
     :param after: state after it.
     """
-    position, unravel = ravel_pytree(before.z)
+    position = ravel_pytree(before.z)[0]
     rate = kernel.private_sum.sampling_rate
-    metric = jnp.ones_like(position)
-    if kernel.metric is not None:
-        metric = jnp.asarray(kernel.metric, position.dtype)
-
-    def pull(leaves: list[Array]) -> Float[Array, " dim"]:
-        return kernel.likelihood_power * _clipped_sum(kernel, position, unravel, metric, leaves)
-
-    drift = jax.grad(lambda position: kernel.private_model.log_prior(unravel(position)))(position)
-    drift = drift + pull(pair.shared)
+    metric = kernel.diagonal(position.dtype) * jnp.ones_like(position)
+    shared = _clipped_sum(kernel, before.z, metric, pair.shared)
+    drift = kernel.posterior_gradient(before.z, shared)
     stayed = _noiseless(kernel, before, position, drift, metric)
 
     def displacement(extra: Float[Array, " dim"]) -> Float[Array, " dim"]:
@@ -54,7 +48,8 @@ def move_score(
     left = (ravel_pytree(after.z)[0] - stayed) * per_noise
 
     def log_mixture(leaves: list[Array]) -> Float[Array, ""]:
-        shift = displacement(pull(leaves) / rate) * per_noise
+        pull = kernel.likelihood_power * _clipped_sum(kernel, before.z, metric, leaves)
+        shift = displacement(pull / rate) * per_noise
         present = jnp.sum(left * shift - shift**2 / 2)
         return jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + present)
 
@@ -75,19 +70,13 @@ def _noiseless(
 
 
 def _clipped_sum(
-    kernel: BoundGradientKernel,
-    position: Float[Array, " dim"],
-    unravel: Any,
-    metric: Float[Array, " dim"],
-    leaves: list[Array],
+    kernel: BoundGradientKernel, z: dict, metric: Float[Array, " dim"], leaves: list[Array]
 ) -> Float[Array, " dim"]:
     """Clipped gradients of some records, summed in floating point; broken ones count zero."""
+    gradient = kernel.record_gradient(z)
 
     def clipped(record: list[Array]) -> Float[Array, " dim"]:
-        def term(position: Float[Array, " dim"]) -> Float[Array, ""]:
-            return kernel.private_model.record_log_likelihood(unravel(position), record)
-
-        vector = jnp.sqrt(metric) * jax.grad(term)(position)
+        vector = jnp.sqrt(metric) * gradient(record)
         norm = jnp.linalg.norm(vector)
         factor = jnp.minimum(1.0, kernel.private_sum.clip_norm / jnp.maximum(norm, 1e-30))
         return jnp.where(jnp.isfinite(norm), vector * factor, 0.0) / jnp.sqrt(metric)
