@@ -20,6 +20,7 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from numpyro_dp.accounting import rounded_down
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.execution.facts import sum_facts
@@ -132,8 +133,9 @@ class Integrator(ABC):
         if callable(self.step_size) or gradient_sd == 0:
             return ()
         reached = self.reached(self.step_size, gradient_sd)
-        free = f"A step_size of at most {self.free_step_size(gradient_sd):.3g}{self.remedy}"
-        return raised_temperature(reached, self.temperature, free)
+        free = rounded_down(self.free_step_size(gradient_sd), 3)
+        remedy = f"A step_size of at most {free}{self.remedy}"
+        return raised_temperature(reached, self.temperature, remedy)
 
     @abstractmethod
     def reached(self, step_size: float, gradient_sd: float) -> float:

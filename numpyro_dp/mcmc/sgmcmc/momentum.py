@@ -14,6 +14,7 @@ from jax import random
 from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
+from numpyro_dp.accounting import rounded_down
 from numpyro_dp.mcmc.sgmcmc.integrator import Move, NoisyGradient, Scalar, StepSize, Vector
 
 
@@ -26,7 +27,7 @@ def check_friction(name: str, friction: object, step_size: StepSize) -> None:
     if lost > 1 + 1e-9:
         raise ValueError(
             f"√step_size·{name} is {lost:.3g}, but no step can lose more than all of its "
-            f"momentum: lower {name} to at most {step_size**-0.5:.4g}, or lower step_size"
+            f"momentum: lower {name} to at most {rounded_down(step_size**-0.5)}, or lower step_size"
         )
 
 
