@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -65,9 +65,9 @@ class LogRatio(ABC):
     """How records enter a decision; frozen, fixed before any data is seen."""
 
     @property
+    @abstractmethod
     def tv(self) -> float:
         """Total variation of one sum to the ideal one."""
-        return 0.0
 
     @abstractmethod
     def total(
@@ -94,6 +94,8 @@ class FullBatch(LogRatio):
     **Privacy.** A record that becomes null changes the sum by at most the step's limit, one that
     changes value by at most twice that, exactly.
     """
+
+    tv: ClassVar[float] = 0.0
 
     grid: FixedPointGrid
     largest: int
@@ -170,6 +172,8 @@ class FullBatch(LogRatio):
 @dataclass(frozen=True)
 class UnclippedBatch(LogRatio):
     """The float sum of all records' terms as they are: no bound, hence no privacy."""
+
+    tv: ClassVar[float] = 0.0
 
     grid: FixedPointGrid
 
