@@ -30,6 +30,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"not reached in time: {item.nodeid}")
 
 
+# JAX makes many small objects that stay: looking through them all over again, at Python's own rate,
+# takes one second in twenty.
+gc.set_threshold(100_000, 20, 50)
+
 # Each compiled program maps a few pieces of memory, and Linux ends a process that wants more than
 # 65,530: XLA then dies in the middle of a test. Slow tests add up to a thousand each.
 _MANY_MAPPINGS, _TESTS = 20_000, itertools.count(1)
