@@ -26,7 +26,7 @@ CASES = [
     (run(0.01, 10_000, 1e-11), Budget(1.0, 1e-6), "zero_out"),
     (run(1.0, 500), Budget(0.05, 1e-5), "replace_one"),
     (run(0.2, 3), Budget(30.0, 1e-3), "add_remove"),
-    (run(1e-3, 2_000), Budget(8.0, 1e-9), "zero_out"),
+    pytest.param(run(1e-3, 2_000), Budget(8.0, 1e-9), "zero_out", marks=pytest.mark.slow),
     (GaussianDpEvent, Budget(1e-3, 1e-7), "zero_out"),
 ]
 

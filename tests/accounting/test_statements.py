@@ -229,7 +229,14 @@ def bit_delta(log_ratios, terms, epsilon):
     return found
 
 
-@pytest.mark.parametrize(("slope", "curvature"), [(0.3, 0.2), (0.0, 0.5), (0.5, 0.02)])
+@pytest.mark.parametrize(
+    ("slope", "curvature"),
+    [
+        (0.3, 0.2),
+        pytest.param(0.0, 0.5, marks=pytest.mark.slow),
+        pytest.param(0.5, 0.02, marks=pytest.mark.slow),
+    ],
+)
 def test_smooth_bit_bounds_records_that_are_quadratic(slope, curvature):
     # In two dimensions, by quadrature over the move; at each the least favourable log ratio.
     node, weight = np.polynomial.hermite_e.hermegauss(80)
@@ -388,7 +395,13 @@ def test_events_survive_a_file(event):
     assert describe(event) != type(event).__name__
 
 
-@names
+# The last event's divergences take seconds to integrate: what they are has tests of its own.
+_QUICK = [
+    pytest.param(e, marks=pytest.mark.slow) if isinstance(e, SmoothBarkerBit) else e for e in EVENTS
+]
+
+
+@pytest.mark.parametrize("event", _QUICK, ids=lambda event: describe(event)[:40])
 def test_replace_one_costs_more_and_more_steps_cost_more(event):
     once, twice = privacy_curve(event), privacy_curve(SelfComposedDpEvent(event, 2))
     assert 0 < once.epsilon(1e-6) <= twice.epsilon(1e-6) * (1 + 1e-9)

@@ -79,6 +79,7 @@ def test_the_bound_with_many_chains_at_high_confidence(rate, steps, epsilon):
     check_bar(rate, steps, epsilon, num_chains=100_000, confidence=0.99)
 
 
+@pytest.mark.slow
 def test_under_replace_one_the_pair_is_further_apart():
     pair = (LOUD,), (OPPOSITE,)
     result = attack(kernel(), *pair, relation="replace_one", num_chains=4000)

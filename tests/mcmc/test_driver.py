@@ -211,7 +211,7 @@ def test_draws_equal_those_of_numpyros_own_loop(data):
 
 
 def test_sites_can_be_left_out_and_deterministic_sites_are_kept(data):
-    mcmc = ndp.MCMC(kernel(), num_warmup=1, num_samples=4, progress_bar=False)
+    mcmc = ndp.MCMC(kernel(), num_warmup=4, num_samples=8, progress_bar=False)
     mcmc.run(jax.random.key(0), *data, extra_fields=("~z.norm",))
     assert set(mcmc.get_samples()) == {"w"}
     mcmc.run(jax.random.key(0), *data)
@@ -220,15 +220,15 @@ def test_sites_can_be_left_out_and_deterministic_sites_are_kept(data):
 
 
 def test_predictive_on_public_inputs(data):
-    mcmc = ndp.MCMC(kernel(), num_warmup=1, num_samples=4, progress_bar=False)
+    mcmc = ndp.MCMC(kernel(), num_warmup=4, num_samples=8, progress_bar=False)
     mcmc.run(jax.random.key(0), *data)
     drawn = Predictive(logistic, mcmc.get_samples())(jax.random.key(1), jnp.ones((5, 3)))
-    assert drawn["y"].shape == (4, 5)
+    assert drawn["y"].shape == (8, 5)
 
 
 def test_summary_ends_with_the_privacy_line(data, capsys, tmp_path):
     accountant = ndp.Accountant(ndp.Budget(2.0, 1e-5), path=tmp_path / "study.ledger")
-    mcmc = ndp.MCMC(kernel(accountant=accountant), num_warmup=2, num_samples=8, progress_bar=False)
+    mcmc = ndp.MCMC(kernel(accountant=accountant), num_warmup=4, num_samples=8, progress_bar=False)
     mcmc.run(jax.random.key(0), *data)
     mcmc.print_summary()
     last = capsys.readouterr().out.strip().splitlines()[-1]

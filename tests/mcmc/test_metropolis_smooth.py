@@ -58,7 +58,10 @@ def sample(data, **changes):
     return mcmc, changes["accountant"]
 
 
-@pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])
+@pytest.mark.parametrize(
+    "relation",
+    [pytest.param("zero_out", marks=pytest.mark.slow), "replace_one", "add_remove"],
+)
 def test_a_run_is_charged_by_direction_in_all_dimensions(relation, data):
     _, accountant = sample(data, accountant=ndp.Accountant(relation=relation), likelihood_power=0.5)
     (entry,) = accountant.entries
@@ -73,6 +76,7 @@ def test_a_run_is_charged_by_direction_in_all_dimensions(relation, data):
     assert 0.5 * SMOOTHNESS < bit.smoothness <= 0.5 * SMOOTHNESS * 1.01
 
 
+@pytest.mark.slow
 def test_the_power_that_a_budget_chooses_fits_it(data):
     budget = ndp.Budget(0.5, 1e-5)
     mcmc, _ = sample(data, privacy=budget, likelihood_power=None)
@@ -108,9 +112,9 @@ def test_no_record_exceeds_its_gradient_and_curvature_in_any_move(model, data):
 
         return jax.vmap(one)(*rows)
 
+    moves = jax.jit(jax.vmap(both, (0, None)))
     for factor in scale:
-        terms, most = jax.vmap(both, (0, None))(random.split(random.key(2), 50), factor[0])
-        terms, most = np.asarray(terms), np.asarray(most)
+        terms, most = map(np.asarray, moves(random.split(random.key(2), 50), factor[0]))
         # What is not a number becomes zero later, as it does in every sum.
         known = np.isfinite(terms)
         assert np.all(np.isfinite(most[known]))

@@ -67,10 +67,10 @@ def test_the_clip_holds_at_every_level_of_a_schedule(records):
     calm[5], x[5], y[5] = 0.0, [1e4, 2e4, 3e4], 0
     start = {"w": jnp.full((3,), 0.3)}
     moved = []
+    kernel = ndp.DPSGLD(
+        logistic, step_size=2.0, noise_multiplier=lambda t: 4.0 - 3.0 * (t % 2), clip_norm=2.0
+    )
     for data in (calm, x):
-        kernel = ndp.DPSGLD(
-            logistic, step_size=2.0, noise_multiplier=lambda t: 4.0 - 3.0 * (t % 2), clip_norm=2.0
-        )
         steps = []
         for first in (0, 1):
             mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=2, secure=False, progress_bar=False)

@@ -160,8 +160,9 @@ def test_a_refused_charge_counts_no_steps(data):
     )
     mcmc.run(jax.random.key(0), *data)
     steps = mcmc.privacy.steps
-    while accountant.fits(other := ndp.events.GaussianDpEvent(30.0)):
-        accountant.charge(other, label="all that is left")
+    for noise in (8.0, 15.0, 30.0):
+        while accountant.fits(other := ndp.events.GaussianDpEvent(noise)):
+            accountant.charge(other, label="all that is left")
     with pytest.raises(ndp.BudgetExceededError):
         mcmc.run(jax.random.key(0), *data)
     assert mcmc.privacy.steps == steps

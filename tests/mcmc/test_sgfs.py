@@ -36,12 +36,12 @@ def test_without_noise_a_step_is_fisher_scoring(records, metric):
     )
     w = jnp.array([0.3, -0.2, 0.1])
     state = kernel.start(jax.random.key(0), {"w": w})
-    after = kernel.sample(state, [jnp.asarray(a) for a in data])
+    after = jax.jit(kernel.sample)(state, [jnp.asarray(a) for a in data])
     each = record_gradients(data, np.asarray(w))
     moment = each.T @ each
     np.testing.assert_allclose(after.second_moment, moment, rtol=1e-4, atol=1e-3)
     inverse = np.diag(4 / eta / (np.ones(3) if metric is None else METRIC["w"]))
-    gradient = -jax.grad(lambda z: potential_energy(logistic, data, {}, z))({"w": w})["w"]
+    gradient = -jax.jit(jax.grad(lambda z: potential_energy(logistic, data, {}, z)))({"w": w})["w"]
     expected = np.linalg.solve((moment + inverse) / 2, gradient)
     np.testing.assert_allclose(after.z["w"] - w, expected, rtol=1e-3)
 

@@ -29,8 +29,8 @@ def test_without_noise_a_step_is_the_textbooks(records):
     kernel = bound(logistic, data, step_size=eta, friction=friction, temperature=1e-14, **NOISE_OFF)
     w, p = jnp.array([0.3, -0.2, 0.1]), jnp.array([1.0, 0.5, -2.0])
     state = kernel.start(jax.random.key(0), {"w": w})._replace(momentum=p)
-    after = kernel.sample(state, [jnp.asarray(a) for a in data])
-    gradient = -jax.grad(lambda z: potential_energy(logistic, data, {}, z))({"w": w})["w"]
+    after = jax.jit(kernel.sample)(state, [jnp.asarray(a) for a in data])
+    gradient = -jax.jit(jax.grad(lambda z: potential_energy(logistic, data, {}, z)))({"w": w})["w"]
     h = eta**0.5
     momentum = p - h * friction * p + h * gradient
     np.testing.assert_allclose(after.momentum, momentum, rtol=2e-4, atol=2e-4)

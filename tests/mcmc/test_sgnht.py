@@ -30,8 +30,8 @@ def test_without_noise_a_step_is_the_textbooks(records):
     state = kernel.start(jax.random.key(0), {"w": w})
     assert state.thermostat == 1.0
     state = state._replace(momentum=p, thermostat=jnp.asarray(xi))
-    after = kernel.sample(state, [jnp.asarray(a) for a in data])
-    gradient = -jax.grad(lambda z: potential_energy(logistic, data, {}, z))({"w": w})["w"]
+    after = jax.jit(kernel.sample)(state, [jnp.asarray(a) for a in data])
+    gradient = -jax.jit(jax.grad(lambda z: potential_energy(logistic, data, {}, z)))({"w": w})["w"]
     h = eta**0.5
     momentum = p - h * xi * p + h * gradient
     np.testing.assert_allclose(after.momentum, momentum, rtol=1e-3, atol=1e-3)

@@ -36,9 +36,8 @@ def test_prior_and_terms_are_numpyros(name):
     np.testing.assert_allclose(*both(z), rtol=2e-6)
 
 
-@pytest.mark.parametrize(
-    "name", ["linen", *(pytest.param(n, marks=pytest.mark.slow) for n in ("equinox", "nnx"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_runs(name):
     model = regressed(NETWORKS[name], dist.Normal(0.0, 0.7))
     kernel = ndp.DPSGLD(model, step_size=1e-4, clip_norm=1.0, noise_multiplier=5.0)

@@ -143,8 +143,14 @@ def test_a_prior_that_is_capped_by_the_number_is_refused():
         fit(capped).run(jax.random.key(0), 1, numbers(), progress_bar=False)
 
 
-def test_after_the_charge_nothing_is_judged_again():
-    result = fit(wordy).run(jax.random.key(0), 1, numbers(50), progress_bar=False)
+@pytest.fixture(scope="module")
+def fitted():
+    svi = fit(wordy)
+    return svi, svi.run(jax.random.key(0), 1, numbers(), progress_bar=False)
+
+
+def test_after_the_charge_nothing_is_judged_again(fitted):
+    result = fitted[1]
     copy = pickle.loads(pickle.dumps(result))
     assert copy.get_samples(num_samples=3)["mu"].shape == (3,)
     # Of a wall that comes from a pickle any number of records is taken.
@@ -157,9 +163,11 @@ def by_hand(x):
 
 
 @pytest.mark.parametrize("guide", [None, by_hand], ids=["autoguide", "by hand"])
-def test_neither_result_nor_guide_keeps_the_number(guide):
-    svi = fit(mean, guide)
-    result = svi.run(jax.random.key(0), 1, numbers(), progress_bar=False)
+def test_neither_result_nor_guide_keeps_the_number(guide, fitted):
+    svi, result = fitted
+    if guide is not None:
+        svi = fit(mean, guide)
+        result = svi.run(jax.random.key(0), 1, numbers(), progress_bar=False)
     target = result.target
     assert target.num_records == target.private_model.num_records != ROWS
     kept = pickletools.genops(pickle.dumps((result, svi.guide)))

@@ -164,7 +164,7 @@ def test_double_precision_releases_the_same_integers(name):
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result.params))
 
 
-@pytest.mark.parametrize("name", [*map(case, TRAINED), "network"])
+@pytest.mark.parametrize("name", [case(name) for name in CASES])
 def test_a_guide_that_no_run_has_seen_serves_predictive(name):
     guide, arrays, options = CASES[name]
     fresh = type(guide)(guide.model, **options)
