@@ -59,6 +59,12 @@ EVENTS = [
     ZCDpEvent(0.001),
 ]
 names = pytest.mark.parametrize("event", EVENTS, ids=lambda event: describe(event)[:40])
+# Divergences of smooth bits take seconds to integrate; below, tests of their own know what they are.
+composed = pytest.mark.parametrize(
+    "event",
+    [pytest.param(e, marks=[pytest.mark.slow] * isinstance(e, SmoothBarkerBit)) for e in EVENTS],
+    ids=lambda event: describe(event)[:40],
+)
 
 
 def penalty_chance(l, s):  # noqa: E741
@@ -395,13 +401,7 @@ def test_events_survive_a_file(event):
     assert describe(event) != type(event).__name__
 
 
-# The last event's divergences take seconds to integrate: what they are has tests of its own.
-_QUICK = [
-    pytest.param(e, marks=pytest.mark.slow) if isinstance(e, SmoothBarkerBit) else e for e in EVENTS
-]
-
-
-@pytest.mark.parametrize("event", _QUICK, ids=lambda event: describe(event)[:40])
+@composed
 def test_replace_one_costs_more_and_more_steps_cost_more(event):
     once, twice = privacy_curve(event), privacy_curve(SelfComposedDpEvent(event, 2))
     assert 0 < once.epsilon(1e-6) <= twice.epsilon(1e-6) * (1 + 1e-9)
@@ -409,7 +409,7 @@ def test_replace_one_costs_more_and_more_steps_cost_more(event):
     assert privacy_curve(event, "replace_one").epsilon(1e-6) > once.epsilon(1e-6)
 
 
-@names
+@composed
 def test_beside_others_it_costs_no_less_than_alone(event):
     others = [
         PoissonSampledDpEvent(0.01, GaussianDpEvent(2.0)),
