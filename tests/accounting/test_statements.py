@@ -59,10 +59,16 @@ EVENTS = [
     ZCDpEvent(0.001),
 ]
 names = pytest.mark.parametrize("event", EVENTS, ids=lambda event: describe(event)[:40])
-# Divergences of smooth bits take seconds to integrate; below, tests of their own know what they are.
+# Bits averaged over directions take seconds to integrate; below, tests of their own know what they
+# cost, alone and under either relation.
 composed = pytest.mark.parametrize(
     "event",
-    [pytest.param(e, marks=[pytest.mark.slow] * isinstance(e, SmoothBarkerBit)) for e in EVENTS],
+    [
+        pytest.param(
+            e, marks=[pytest.mark.slow] * isinstance(e, DirectionalBarkerBit | SmoothBarkerBit)
+        )
+        for e in EVENTS
+    ],
     ids=lambda event: describe(event)[:40],
 )
 

@@ -53,14 +53,14 @@ def stationary_variance(x, step, sampling_rate=1.0, power=1.0):
     ],
 )
 def test_stationary_mean_and_variance_are_exact(arguments, sampling_rate):
-    # 64 chains of 800 steps, autocorrelation time about 2/(η·A/2) = 20 steps: the variance of a
+    # 64 chains of 400 steps, autocorrelation time about 2/(η·A/2) = 10 steps: the variance of a
     # coordinate is known to about 2 %, its mean to .02 sd. Bounds at 5 standard errors: false
     # alarm < 1e-5.
     x = np.random.default_rng(3).normal(1.0, 1.0, (40, 2)).astype(np.float32)
-    step = 0.1 / 41 * 2
+    step = 0.2 / 41 * 2
     kernel = ndp.DPSGLD(normal_mean, step_size=step, sampling_rate=sampling_rate, **arguments)
     mcmc = ndp.MCMC(
-        kernel, num_warmup=100, num_samples=800, num_chains=64, secure=False, progress_bar=False
+        kernel, num_warmup=100, num_samples=400, num_chains=64, secure=False, progress_bar=False
     )
     mcmc.run(jax.random.key(1), x)
     draws = mcmc.get_samples()["mu"]
@@ -73,10 +73,10 @@ def test_stationary_mean_and_variance_are_exact(arguments, sampling_rate):
 
 def test_likelihood_power_tempers_the_posterior():
     x = np.random.default_rng(3).normal(1.0, 1.0, (40, 2)).astype(np.float32)
-    step = 0.2 / 11
+    step = 0.4 / 11
     kernel = ndp.DPSGLD(normal_mean, step_size=step, likelihood_power=0.25, **NOISE_OFF)
     mcmc = ndp.MCMC(
-        kernel, num_warmup=200, num_samples=1_000, num_chains=64, secure=False, progress_bar=False
+        kernel, num_warmup=100, num_samples=500, num_chains=64, secure=False, progress_bar=False
     )
     mcmc.run(jax.random.key(1), x)
     mean, variance = stationary_variance(x, step, power=0.25)

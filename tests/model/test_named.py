@@ -712,9 +712,12 @@ FREE = {
 }
 
 
-@pytest.mark.parametrize("made", FREE.values(), ids=FREE)
-def test_an_optimiser_with_a_public_schedule_is_taken(made):
-    assert fit(made()).params
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n not in ("cosine", "labels"))) for n in FREE],
+)
+def test_an_optimiser_with_a_public_schedule_is_taken(name):
+    assert fit(FREE[name]()).params
 
 
 def told_by_a_function(x, y, tell):

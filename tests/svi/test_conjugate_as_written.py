@@ -61,7 +61,9 @@ def test_a_mixture_starts_where_it_is_told(start):
     np.testing.assert_allclose(found["mu_loc"], CENTRES, atol=0.15)
 
 
-@pytest.mark.parametrize("scale", ["by component", "by dimension"])
+@pytest.mark.parametrize(
+    "scale", ["by component", pytest.param("by dimension", marks=pytest.mark.slow)]
+)
 def test_mixtures_in_a_plate_of_components_are_taken(scale):
     found = run(mixture(scale), POINTS, row_norm=3.0, init_loc={"mu": CENTRES})
     np.testing.assert_allclose(found["mu_loc"], CENTRES, atol=0.15)
@@ -70,7 +72,11 @@ def test_mixtures_in_a_plate_of_components_are_taken(scale):
     np.testing.assert_allclose(variance, 0.09, atol=0.05)
 
 
-@pytest.mark.parametrize("start", [CENTRES[:, 0], {"mu": CENTRES[:, 0]}])
+@pytest.mark.parametrize(
+    "start",
+    [CENTRES[:, 0], pytest.param({"mu": CENTRES[:, 0]}, marks=pytest.mark.slow)],
+    ids=["array", "by name"],
+)
 def test_a_mixture_of_numbers_is_taken(start):
     found = run(mixture(dims=()), POINTS[:, 0], row_norm=3.0, init_loc=start)
     np.testing.assert_allclose(found["mu_loc"], CENTRES[:, 0], atol=0.15)

@@ -110,7 +110,7 @@ def rounds(x):
         total = statistics(schedule, phase, state, records).sum(0)
         return schedule.advance(phase, state, total, jnp.zeros_like(total), jnp.int32(0))
 
-    states = [schedule.start(KEY)]
+    states = [jax.jit(schedule.start)(KEY)]
     for phase in (0, 1, 2, 2, 2, 2):
         states.append(once(phase, states[-1]))
     return schedule, records, states
