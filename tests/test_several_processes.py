@@ -55,7 +55,13 @@ class _ChargedError(Exception):
     """In place of a charge."""
 
 
-@pytest.mark.parametrize("name", several_processes.entry_points(None))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "audit"))
+        for name in several_processes.entry_points(None)
+    ],
+)
 def test_the_refusal_is_about_processes_alone(name, monkeypatch):
     """Alone in its process each call comes as far as its charge, or runs if it has none."""
 

@@ -278,7 +278,9 @@ def test_smooth_bit_is_near_the_average_over_its_width(relation):
         assert mass @ lost <= curve.delta(epsilon) <= 1.35 * (mass @ lost)
 
 
-@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+@pytest.mark.parametrize(
+    "relation", ["zero_out", pytest.param("replace_one", marks=pytest.mark.slow)]
+)
 def test_smooth_bits_without_curvature_cost_what_directional_ones_do(relation):
     def cost(event):
         return privacy_curve(SelfComposedDpEvent(event, 1000), relation).epsilon(1e-5)

@@ -71,9 +71,9 @@ KERNELS = {
 # Kernels that run the whole contract by default; the others run its core (test_core_contract.py)
 # by default and the rest under `-m slow`, since each test compiles each kernel anew.
 _WHOLE_CONTRACT = {"DPSGLD"}
-# Differ from DPFastMH in one line of the plan, or in how it sums; DPSGNHT from DPSGHMC by its
-# thermostat alone.
-_ONLY_SLOW = {"DPPenaltyMH", "DPFastMH mini-batch", "DPFastMH smooth", "DPSGNHT"}
+# Differ from DPFastMH in one line of the plan, or in how it sums; from DPSGLD in what follows from
+# the released gradient.
+_ONLY_SLOW = {"DPPenaltyMH", "DPFastMH mini-batch", "DPFastMH smooth", "DPSGHMC", "DPSGNHT"}
 
 
 def _quickly(names: set[str], among: set[str]) -> list[Any]:

@@ -192,6 +192,7 @@ def test_a_scale_that_clipping_moves_is_named_and_its_remedy_works():
     assert not [said for said in loose.remedies if said.startswith("clip_norm")]
 
 
+@pytest.mark.slow
 def test_a_clip_that_is_right_for_some_scales_says_for_which():
     """Of eight truths under LogNormal(0, 1) one has each eighth of σ: .2, .4, .6 … 4.6."""
     found = planned(linear, 8.0, 2e-5)

@@ -36,7 +36,11 @@ def metered(name, **changes):
 
 @pytest.mark.parametrize(
     ("chains", "method", "charges"),
-    [(1, "sequential", [8]), (2, "sequential", [8, 8]), (2, "vectorized", [16])],
+    [
+        pytest.param(1, "sequential", [8], marks=pytest.mark.slow),
+        (2, "sequential", [8, 8]),
+        (2, "vectorized", [16]),
+    ],
 )
 def test_a_chain_takes_the_steps_it_was_charged_and_no_more(name, data, chains, method, charges):
     kernel, accountant = metered(name)

@@ -318,6 +318,7 @@ def test_with_little_noise_scores_find_the_posterior_and_centring_is_undone(many
     np.testing.assert_allclose(shift, [0, 4, -2], atol=0.1)
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_the_law_and_export(unnoised):
     result = unnoised[2]
     draws = ndp.from_numpyro(result).posterior
