@@ -24,7 +24,7 @@ from numpyro_dp.accounting.events import (
 from numpyro_dp.accounting.ledger.file import FileLedger
 from numpyro_dp.cli import main
 from numpyro_dp.errors import LedgerError
-from tests.accounting import old_ledger
+from tests.accounting.ledger import old_ledger
 
 BUDGET = Budget(1.0, 1e-5)
 RUN = ComposedDpEvent(

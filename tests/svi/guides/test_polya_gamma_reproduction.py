@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
-_SCRIPT = Path(__file__).parents[2] / "examples" / "reproduce" / "vips_regression.py"
+_SCRIPT = Path(__file__).parents[3] / "examples" / "reproduce" / "vips_regression.py"
 
 
 @pytest.fixture

@@ -240,7 +240,7 @@ class _Fixed:
 
 @pytest.mark.parametrize("name", ["ula_last_iterate", "ops_bounded", "ops_lipschitz"])
 def test_the_kernel_s_event_has_the_reference_epsilon(name, wall):
-    rows = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())["rows"]
+    rows = json.loads((Path(__file__).parents[2] / "vectors.json").read_text())["rows"]
     relevant = [row for row in rows if row["mechanism"] == name]
     assert len(relevant) >= 3
     bound = bind(concave(), wall)

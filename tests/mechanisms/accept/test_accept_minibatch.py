@@ -15,8 +15,8 @@ from numpyro_dp.mechanisms.accept.minibatch import PoissonBatch, _counts, _rows,
 from numpyro_dp.mechanisms.accept.pick import PICK_MARGIN, _weights, pick
 from numpyro_dp.mechanisms.accept.rules import Barker, NoisyBarker, Penalty
 from numpyro_dp.mechanisms.uint64 import Word64, add, high_product, scaled
+from tests.mechanisms.accept.test_accept import accept_law
 from tests.mechanisms.laws import random_words, stored_weights
-from tests.mechanisms.test_accept import accept_law
 
 TEST = Barker.create(weight_bound(0.5), 1 << 23)
 TESTS = {

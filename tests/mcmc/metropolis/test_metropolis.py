@@ -24,7 +24,7 @@ from numpyro_dp.accounting.events import (
     ZCDpEvent,
 )
 from numpyro_dp.mcmc.metropolis.privacy_filter import COST_RANGE, FilteredCharge, spend
-from tests.mcmc.metropolis import FIXED, bound
+from tests.mcmc.metropolis.bound_kernels import FIXED, bound
 from tests.models import logistic, normal_mean
 
 BUDGET = ndp.Budget(1.0, 1e-5)

@@ -11,7 +11,7 @@ import numpyro_dp as ndp
 from numpyro_dp.mcmc.sgmcmc.momentum import momentum_between
 from numpyro_dp.mcmc.sgmcmc.sghmc import FrictionDynamics
 from numpyro_dp.model.private_model import PrivateModel
-from tests.mcmc.simulate import simulate
+from tests.mcmc.sgmcmc.simulate import simulate
 from tests.models import logistic, normal_mean
 
 NOISE_OFF = {"noise_multiplier": 0.0, "clip_norm": np.inf}

@@ -25,7 +25,7 @@ from numpyro_dp.diagnostics.plan.plan import _judged
 from numpyro_dp.diagnostics.plan.rehearsal import Rehearsal
 from numpyro_dp.diagnostics.plan.rehearsed_fit import _OwnGradients
 from numpyro_dp.diagnostics.plan.subject import PlannedRun, planned_run
-from tests.diagnostics.test_plan import DIM, SHAPES, N, Sealed, signal_model
+from tests.diagnostics.plan.test_plan import DIM, SHAPES, N, Sealed, signal_model
 from tests.models import logistic
 
 

@@ -15,7 +15,7 @@ from numpyro_dp.accounting import Accountant, Budget, privacy_curve
 from numpyro_dp.accounting.admission import charged
 from numpyro_dp.accounting.events import ComposedDpEvent, GaussianDpEvent
 from numpyro_dp.errors import BudgetExceededError, LedgerError
-from tests.accounting import old_ledger
+from tests.accounting.ledger import old_ledger
 
 WORKER = Path(__file__).with_name("ledger_worker.py")
 BUDGET = Budget(1.0, 1e-5)
@@ -32,7 +32,7 @@ def path(tmp_path):
 
 
 def work(*arguments):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, str(WORKER), *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

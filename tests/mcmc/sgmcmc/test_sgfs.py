@@ -9,7 +9,7 @@ from numpyro.infer.util import potential_energy
 import numpyro_dp as ndp
 from numpyro_dp.mcmc.sgmcmc.sgfs import FisherScoring
 from numpyro_dp.model.private_model import PrivateModel
-from tests.mcmc.simulate import simulate
+from tests.mcmc.sgmcmc.simulate import simulate
 from tests.models import logistic, normal_mean
 
 NOISE_OFF = {"noise_multiplier": 0.0, "clip_norm": np.inf}

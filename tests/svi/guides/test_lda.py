@@ -536,7 +536,7 @@ def test_a_quarter_of_the_noise_is_proved(monkeypatch):
 
 # --- the reproduction ----------------------------------------------------------------------------
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "reproduce" / "lda.py"
+SCRIPT = Path(__file__).parents[3] / "examples" / "reproduce" / "lda.py"
 
 
 def loaded(monkeypatch):

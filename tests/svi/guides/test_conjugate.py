@@ -13,7 +13,7 @@ from scipy.stats import beta
 import numpyro_dp as ndp
 from numpyro_dp.model.guided.model import outline
 from numpyro_dp.svi.guides.conjugate.counts import _on_simplex
-from tests.svi.conjugate import (
+from tests.svi.guides.conjugate import (
     TWO,
     N,
     X,

@@ -16,7 +16,7 @@ from numpyro_dp.mcmc.metropolis import step as metropolis_step
 from numpyro_dp.mechanisms.accept import pick as picking
 from numpyro_dp.mechanisms.accept.rules import Barker
 from tests.contract.surfaces import leaks, surfaces
-from tests.mcmc.metropolis import FIXED, bound
+from tests.mcmc.metropolis.bound_kernels import FIXED, bound
 from tests.models import logistic
 
 

@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_dp as ndp
-from tests.svi.conjugate import TWO, N, X, Y, bound, coins, scaled_prior, two_normals, visits
+from tests.svi.guides.conjugate import TWO, N, X, Y, bound, coins, scaled_prior, two_normals, visits
 
 
 def _slow(*case):

@@ -12,7 +12,7 @@ from numpyro.infer.autoguide import AutoDelta
 
 import numpyro_dp as ndp
 from numpyro_dp.svi.dpsvi.fit import Carry
-from tests.svi.test_elbo import KEY
+from tests.svi.dpsvi.test_elbo import KEY
 
 
 def poisson(x, y):
