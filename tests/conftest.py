@@ -36,7 +36,7 @@ gc.set_threshold(100_000, 20, 50)
 
 # Each compiled program maps a few pieces of memory, and Linux ends a process that wants more than
 # 65,530: XLA then dies in the middle of a test. Slow tests add up to a thousand each.
-_MANY_MAPPINGS, _TESTS = 20_000, itertools.count(1)
+_MANY_MAPPINGS, _TESTS = 30_000, itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
