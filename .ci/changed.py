@@ -1,4 +1,4 @@
-"""Print the test folders of what changed since a commit, those with most changed lines first."""
+"""Print the tests of what changed since a commit, folders with most changed lines first."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ ALSO = {
 
 
 def folders(base: str) -> list[str]:
-    """Folders below ``tests/`` to run; none for a base that is not there."""
+    """Folders and files below ``tests/`` to run; none for a base that is not there."""
     command = ["git", "diff", "--numstat", "-M", base, "HEAD"]
     diff = subprocess.run(command, capture_output=True, text=True, check=False)
     lines: Counter[str] = Counter()
@@ -27,7 +27,8 @@ def folders(base: str) -> list[str]:
         if top in ("numpyro_dp", "tests") and changed and name != "benchmarks":
             for folder in ALSO.get(name, (name,)) if top == "numpyro_dp" else (name,):
                 lines[folder] += changed
-    return [f"tests/{name}" for name, _ in lines.most_common() if Path("tests", name).is_dir()]
+    paths = [Path("tests", name) for name, _ in lines.most_common()]
+    return [str(p) for p in paths if p.is_dir() or (p.exists() and p.match("test_*.py"))]
 
 
 if __name__ == "__main__":
