@@ -97,6 +97,7 @@ def _check_one(model: PrivateModel, move: Move, name: str) -> None:
         return moved(there), jax.jacobian(moved)(here), before, after
 
     for seed in range(_TRIES):
+        # Public randomness: it says where a claim is tried, before any charge.
         start_key, spread_key, record_key = random.split(random.key(seed), 3)
         position = ravel_pytree(model.init(start_key))[0]
         position = position + random.normal(spread_key, position.shape, position.dtype)

@@ -97,9 +97,8 @@ class Bias:
     others: with G the sum of the gradients g, w the factor by which each is clipped, F = Σggᵀ and
     F_w = Σw·ggᵀ the information in both (E[clip(g)gᵀ] is minus the derivative of E[clip(g)], by
     the score identity), P the prior's precision and p its pull at the truth, it is
-    (F_w + P)⁻¹(Σwg + p) − (F + P)⁻¹(G + p). What is random
-    in G is taken off in this way, but for what clipping makes of it; and twice the standard error
-    of that is taken off too.
+    (F_w + P)⁻¹(Σwg + p) − (F + P)⁻¹(G + p). What is random in G is taken off in this way, but for
+    what clipping makes of it; and twice the standard error of that is taken off too.
     """
 
     scores: Float[np.ndarray, "draws records dim"]
