@@ -4,13 +4,17 @@ The first entry counts by its privacy loss distribution. Every later one is boun
 one backwards, by a Gaussian: m_n = 0, and m_{i−1} is the least shift whose Gaussian dominates entry
 i together with N(m_i, 1), up to a share of δ that its position fixes. Admitted is what keeps
 
-    δ of (first entry ⊗ N(m_1, 1)) at the budget's ε + distances  ≤  δ − room for the shares − room
-    for later distances.
+    δ of (first entry ⊗ N(m_1, 1)) at the budget's ε + its distance  ≤  δ − room for the shares
+    − room for distances of pure entries.
 
 Backward induction over whatever rule picks the entries shows that everything released is (ε, δ)-
 differentially private: hockey sticks of an adaptive composition grow by at most the share of each
-step. Beside it, entries of pure ε are admitted while their sum is within the budget: those paths
-add nothing to δ at that ε. Sums of privacy losses over *chosen* entries prove nothing.
+step. A distance (total variation between what is drawn and what is accounted) is paid for by the
+entry's own share, where it weighs 1 + e^ε of an ε that the entry itself may have, not of the
+budget's. Beside the chain, entries of pure ε are admitted while their sum is within the budget:
+those paths add nothing to δ at that ε, as long as they are drawn exactly; so the distances of
+entries that may go there are added up apart, at the budget's ε, on every path alike. Sums of
+privacy losses over *chosen* entries prove nothing.
 
 **References.** Smith and Thakurta, *Fully Adaptive Composition for Gaussian Differential Privacy*
 (2022); Koskela, Tobaben and Honkela, *Individual Privacy Accounting with Gaussian Differential
@@ -30,9 +34,10 @@ from numpyro_dp.accounting.calibrate import gaussian_shift
 from numpyro_dp.accounting.curve import PrivacyCurve
 from numpyro_dp.accounting.pld.composition import Composition
 
-# Parts of the δ that the first entry leaves: for what later entries may exceed their Gaussians,
-# and for their total variation. They are fixed here: chosen after a look, they would prove nothing.
-_SLACK, _DISTANCES = 0.1, 0.02
+# For what later entries may exceed their Gaussians: a part of δ, at most another of what the first
+# entry leaves of it, and for distances of pure entries a part of that. They are fixed here: chosen
+# after a look, they would prove nothing.
+_SLACK, _MOST_SLACK, _DISTANCES = 0.1, 0.25, 1e-3
 # Entries farther from the end are certified alone and their squares added: also valid, and quick.
 _MIXED = 12
 _UP = 1 + 1e-9
@@ -43,7 +48,7 @@ class Rooms(NamedTuple):
 
     - **delta**: δ for the first entry and the Gaussian of all later ones, at the budget's ε.
     - **slack**: δ by which later entries together may exceed their Gaussians.
-    - **distance**: total variation of all later entries together.
+    - **distance**: total variation of all later entries of pure ε together.
     """
 
     delta: float
@@ -70,11 +75,11 @@ def admits(curves: Sequence[PrivacyCurve], budget: Budget) -> bool:
     if len(entries) < 2:
         return all(entry.epsilon(budget.delta) <= budget.epsilon for entry in entries)
     left = rooms(entries[0], budget)
-    if left is None or _distance(entries[1:]) > left.distance:
+    if left is None or _distance(entries, budget) > left.distance:
         return False
     if _pure(entries) <= Fraction(budget.epsilon):
         return True
-    whole = _closed(entries, left)
+    whole = _closed(entries, left, budget)
     return whole is not None and whole.delta(budget.epsilon) <= left.delta
 
 
@@ -95,9 +100,9 @@ def charged(curves: Sequence[PrivacyCurve], budget: Budget) -> float:
     if len(entries) < 2:
         return entries[0].epsilon(budget.delta) if entries else 0.0
     left = rooms(entries[0], budget)
-    if left is None or _distance(entries[1:]) > left.distance:
+    if left is None or _distance(entries, budget) > left.distance:
         return math.inf
-    whole = _closed(entries, left)
+    whole = _closed(entries, left, budget)
     found = math.inf if whole is None else whole.epsilon(left.delta)
     pure = _pure(entries)
     if pure < Fraction(budget.epsilon):
@@ -118,13 +123,13 @@ def gaussian_room(curves: Sequence[PrivacyCurve], budget: Budget) -> float:
     if not entries:
         return gaussian_shift(budget)
     left = rooms(entries[0], budget)
-    if left is None or _distance(entries[1:]) > left.distance:
+    if left is None or _distance(entries, budget) > left.distance:
         return 0.0
     most = gaussian_shift(Budget(budget.epsilon, left.delta)) ** 2
 
     def used(square: float) -> float:
         """The square of the Gaussian that has as much δ as everything with one more."""
-        whole = _closed((*entries, _gaussian(square, entries[0])), left)
+        whole = _closed((*entries, _gaussian(square, entries[0])), left, budget)
         delta = 1.0 if whole is None else whole.delta(budget.epsilon)
         if delta <= left.delta * 1e-12:
             return square
@@ -154,14 +159,21 @@ def counted(curves: Sequence[PrivacyCurve], budget: Budget) -> Counted | None:
     if left is None:
         return None
     slack = _share(left.slack, len(entries))
-    return Counted(least_shift(entries[-1].composition, slack), slack)
+    distance = _own_distance(entries[-1], budget)
+    return Counted(least_shift(entries[-1].composition, slack, distance), slack)
 
 
 def holds_distance(curves: Sequence[PrivacyCurve], budget: Budget) -> bool:
-    """Return whether the total variation of the later ``curves`` fits the room kept for it."""
-    entries = _costly(curves) or ()
-    left = rooms(entries[0], budget) if entries else None
-    return left is not None and _distance(entries[1:]) <= left.distance
+    """Return whether the last of ``curves`` fits as far as its total variation is concerned."""
+    entries = _costly(curves)
+    if not entries:
+        return entries is not None
+    left, found = rooms(entries[0], budget), counted(curves, budget)
+    if left is None or found is None:
+        return left is not None
+    ideal = least_shift(entries[-1].composition, found.slack)
+    kept = math.isfinite(found.shift) or not math.isfinite(ideal)
+    return kept and _distance(entries, budget) <= left.distance
 
 
 def is_pure(curves: Sequence[PrivacyCurve]) -> bool:
@@ -176,9 +188,10 @@ def rooms(first: PrivacyCurve, budget: Budget) -> Rooms | None:
     spare = budget.delta - first.composition.delta(budget.epsilon) - fixed
     if not spare > 0:
         return None
-    kept = (_SLACK + _DISTANCES) * spare + fixed
+    slack = min(_SLACK * budget.delta, _MOST_SLACK * spare)
+    kept = slack + _DISTANCES * spare + fixed
     delta = (budget.delta - kept * _UP) * (1 - 1e-15)
-    return Rooms(delta, _SLACK * spare, _DISTANCES * spare / weight)
+    return Rooms(delta, slack, _DISTANCES * spare / weight)
 
 
 def _costly(curves: Sequence[PrivacyCurve]) -> tuple[PrivacyCurve, ...] | None:
@@ -189,8 +202,19 @@ def _costly(curves: Sequence[PrivacyCurve]) -> tuple[PrivacyCurve, ...] | None:
     return tuple(each for each, m in made if m.square or m.steps or m.bounds or each.distance)
 
 
-def _distance(entries: Sequence[PrivacyCurve]) -> float:
-    return math.fsum(entry.distance for entry in entries) * _UP
+def _distance(entries: Sequence[PrivacyCurve], budget: Budget) -> float:
+    """Return the total variation of the later entries whose share does not pay for it."""
+    later = entries[1:]
+    return math.fsum(e.distance for e in later if not _own_distance(e, budget)) * _UP
+
+
+def _own_distance(entry: PrivacyCurve, budget: Budget) -> float:
+    """Return the total variation that the share of ``entry`` pays for.
+
+    None of one that may be admitted as pure: what its distance does is bounded on all paths at
+    once, since some of them never look at its share.
+    """
+    return 0.0 if _pure([entry]) <= Fraction(budget.epsilon) else entry.distance
 
 
 def _share(slack: float, position: int) -> float:
@@ -198,15 +222,16 @@ def _share(slack: float, position: int) -> float:
     return slack / ((position - 1) * position) * (1 - 1e-12)
 
 
-def _closed(entries: Sequence[PrivacyCurve], left: Rooms) -> Composition | None:
+def _closed(entries: Sequence[PrivacyCurve], left: Rooms, budget: Budget) -> Composition | None:
     """Return the first entry with the Gaussian that stands for all later ones, None without one."""
     shift = 0.0
     for place in range(len(entries) - 1, 0, -1):
         entry, share = entries[place].composition, _share(left.slack, place + 1)
+        distance = _own_distance(entries[place], budget)
         if len(entries) - place <= _MIXED:
-            shift = least_shift(_beside(entry, shift), share)
+            shift = least_shift(_beside(entry, shift), share, distance)
         else:
-            shift = math.hypot(least_shift(entry, share), shift) * _UP
+            shift = math.hypot(least_shift(entry, share, distance), shift) * _UP
         if not math.isfinite(shift):
             return None
     return _beside(entries[0].composition, shift)

@@ -72,8 +72,8 @@ def refusal(label: str, event: DpEvent, book: Book, budget: Budget, relation: Re
     distant = total <= budget.epsilon and not admission.holds_distance((*spent, curve), budget)
     if distant and not named:
         remedy = (
-            "No part of it fits as a later charge, as one plan with the others it may; a ledger of "
-            "a smaller ε has more room for such distances, which weigh 1 + e^ε."
+            "No part of it fits as a later charge, as one plan with the others it may; fewer steps "
+            "in one run have a smaller distance."
         )
     elif left == 0 and not named:
         remedy = "The budget is used up."

@@ -289,4 +289,4 @@ def test_total_variation_without_room_is_named():
     accountant = Accountant(BUDGET)
     accountant.charge(run(3.0, 300), label="sampler")
     with pytest.raises(BudgetExceededError, match=r"Its total variation .* is more than is kept"):
-        accountant.charge(run(6.0, 10, distance=1e-7), label="sloppy tables")
+        accountant.charge(run(6.0, 10, distance=3e-7), label="sloppy tables")

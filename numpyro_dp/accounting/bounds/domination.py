@@ -4,6 +4,10 @@
 N(m, 1) against N(0, 1) and δ_e the release's. δ_e is the larger of both orders of neighbours, so
 the Gaussian dominates in both: at e^−x either order has 1 − e^−x + e^−x · (the other at e^x).
 
+What is drawn from tables lies within a total variation τ of its ideal law, under either data set,
+so that its own δ at ε is below (1 + e^x)τ more than the ideal one's at any x ≤ ε: δ falls with ε.
+That holds with anything released beside it, and the slack of the entry pays for it.
+
 What is true between points that were looked at follows from convexity in e^ε: δ_e lies below the
 chord of two points, H_m above its tangents. Every rounding goes to the safe side: δ_e and the
 shift up, H_m and the slack down.
@@ -31,21 +35,22 @@ _PRECISION = 1e-6
 _MARGIN = 1 + 1e-11
 
 
-def least_shift(release: Composition, slack: float) -> float:
+def least_shift(release: Composition, slack: float, distance: float = 0.0) -> float:
     """Return a shift m for which N(m, 1) against N(0, 1) dominates ``release`` up to ``slack``.
 
     :param release: what was released.
     :param slack: δ by which the Gaussian may be exceeded, at every ε.
+    :param distance: total variation between what was drawn and ``release``.
     :returns: The least certified m, rounded up; infinite when none up to 64 is.
     """
-    if not release.steps and not release.bounds:
+    if not release.steps and not release.bounds and not distance:
         return math.sqrt(release.square) * _UP
-    return _searched(release, slack)
+    return _searched(release, slack, distance)
 
 
 @lru_cache(maxsize=512)
-def _searched(release: Composition, slack: float) -> float:
-    points = _points(release, slack)
+def _searched(release: Composition, slack: float, distance: float) -> float:
+    points = _points(release, slack, distance)
     if points is None:
         return math.inf
     if (points[1] <= slack * _DOWN).all():
@@ -60,22 +65,28 @@ def _searched(release: Composition, slack: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _points(release: Composition, slack: float) -> tuple[Array, Array] | None:
+def _points(release: Composition, slack: float, distance: float) -> tuple[Array, Array] | None:
     """Return ε's and upper bounds on δ there, down to ``slack``; None where it is not reached."""
-    end = _reach(release, slack)
+    end = _reach(release, slack, distance)
     if end is None:
         return None
     epsilons = end * np.linspace(0.0, 1.0, _POINTS) ** _CROWDING
-    deltas = np.minimum.accumulate(release.deltas(epsilons, slack))
+    deltas = np.minimum.accumulate(_deltas(release, slack, distance, epsilons))
     return (epsilons, deltas) if deltas[-1] <= slack * _DOWN else None
 
 
-def _reach(release: Composition, slack: float) -> float | None:
+def _deltas(release: Composition, slack: float, distance: float, epsilons: Array) -> Array:
+    """Return upper bounds on δ at ``epsilons`` of what is drawn; not yet the least of them."""
+    return release.deltas(epsilons, slack) + (1 + np.exp(epsilons)) * (distance * _UP)
+
+
+def _reach(release: Composition, slack: float, distance: float) -> float | None:
     """Return about the least ε at which δ is down to ``slack``; None where it never is."""
     places = np.concatenate([[0.0], np.geomspace(1e-9, _FARTHEST, 240)])
     end = 0.0
     for _ in range(2):
-        reached = np.flatnonzero(release.deltas(places, slack) <= slack * _DOWN)
+        deltas = _deltas(release, slack, distance, places)
+        reached = np.flatnonzero(deltas <= slack * _DOWN)
         if not len(reached):
             return None
         first = int(reached[0])
