@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     )
     from numpyro_dp.families.hinge import HuberHinge as HuberHinge
     from numpyro_dp.mcmc import (
+        DPNUTS as DPNUTS,
         DPSGFS as DPSGFS,
         DPSGHMC as DPSGHMC,
         DPSGLD as DPSGLD,
@@ -68,6 +69,8 @@ if TYPE_CHECKING:
         UncheckedNUTS as UncheckedNUTS,
     )
     from numpyro_dp.model.records import public as public
+    from numpyro_dp.scoring.release import LikelihoodRelease as LikelihoodRelease
+    from numpyro_dp.scoring.released import ReleasedLikelihood as ReleasedLikelihood
     from numpyro_dp.svi import (
         DPSVI as DPSVI,
         VIPS as VIPS,
@@ -94,6 +97,7 @@ _HOME = {
     "DPPenaltyMH": "mcmc",
     "CentredInputs": "svi",
     "ClippingRate": "diagnostics.clipping_rate",
+    "DPNUTS": "mcmc",
     "DPSGFS": "mcmc",
     "DPSGHMC": "mcmc",
     "DPSGLD": "mcmc",
@@ -106,6 +110,7 @@ _HOME = {
     "ElboTrace": "svi",
     "EstimatorResult": "estimators",
     "LedgerError": "errors",
+    "LikelihoodRelease": "scoring.release",
     "MCMC": "mcmc",
     "MissingCount": "diagnostics.missing",
     "OPS": "mcmc",
@@ -117,6 +122,7 @@ _HOME = {
     "PrivacyReport": "accounting",
     "PrivateCentre": "svi",
     "Rejection": "mcmc",
+    "ReleasedLikelihood": "scoring.released",
     "StronglyLogConcave": "mcmc",
     "UncheckedNUTS": "mcmc",
     "UnsupportedModelError": "errors",

@@ -19,6 +19,8 @@ Options = dict[str, str | bool]
 _WANTED: Options = {
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,
+    # In one piece: by default even a small program is cut up for 32 threads.
+    "xla_cpu_parallel_codegen_split_count": "1",
     # Gone in the XLA of JAX 0.12.
     "xla_cpu_use_fusion_emitters": False,
 }

@@ -21,6 +21,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.option.markexpr == "not slow" and "XLA_FLAGS" not in os.environ:
         os.environ["XLA_FLAGS"] = known_flags()
+    # Tests compile many programs alike, and the next run compiles them again.
+    # ``pytest --cache-clear`` empties it.
+    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+@pytest.fixture
+def no_compilation_cache():
+    """As users run: with a cache, plain ``numpyro.infer.MCMC`` is warned of."""
+    before = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -62,6 +62,7 @@ def test_all_chains_and_steps_are_charged(records, chains):
     assert steps_charged(accountant) == 4 * STEPS
 
 
+@pytest.mark.usefixtures("no_compilation_cache")
 def test_a_run_in_plain_numpyro_is_charged_in_full(records):
     accountant = ndp.Accountant()
     kernel = ndp.DPSGLD(

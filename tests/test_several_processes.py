@@ -55,6 +55,7 @@ class _ChargedError(Exception):
     """In place of a charge."""
 
 
+@pytest.mark.usefixtures("no_compilation_cache")
 @pytest.mark.parametrize(
     "name",
     [

@@ -7,6 +7,7 @@ from numpyro_dp.mcmc.metropolis.kernel import (
     DPPenaltyMH as DPPenaltyMH,
 )
 from numpyro_dp.mcmc.metropolis.step import MetropolisState as MetropolisState
+from numpyro_dp.mcmc.nuts import DPNUTS as DPNUTS
 from numpyro_dp.mcmc.posterior.bounded import Grid as Grid
 from numpyro_dp.mcmc.posterior.conditional import UncheckedNUTS as UncheckedNUTS
 from numpyro_dp.mcmc.posterior.draw import (

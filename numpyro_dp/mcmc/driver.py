@@ -20,12 +20,14 @@ from numpyro_dp.execution.keys import as_typed_keys, scrub
 from numpyro_dp.execution.progress import EpsilonTable, steps_bar
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect, over_devices
+from numpyro_dp.mcmc.nuts import DPNUTS, Release
 from numpyro_dp.mcmc.progress import ChainsCost, cents_up
 from numpyro_dp.mcmc.report import GIVEN_START, GIVEN_STATE, Described
 from numpyro_dp.mcmc.reserved import Reserved, steps_behind
 from numpyro_dp.mcmc.setup import prepare
 from numpyro_dp.mcmc.start import first_positions
 from numpyro_dp.mechanisms import CHACHA20
+from numpyro_dp.scoring.released import ReleasedLikelihood
 
 _BAR_UPDATES = 50
 
@@ -69,7 +71,7 @@ class MCMC(numpyro.infer.MCMC):
 
     def __init__(
         self,
-        kernel: PrivateKernel,
+        kernel: PrivateKernel | DPNUTS,
         *,
         num_warmup: int,
         num_samples: int,
@@ -82,7 +84,7 @@ class MCMC(numpyro.infer.MCMC):
         jit_model_args: bool = True,
         secure: bool = True,
     ) -> None:
-        if not isinstance(kernel, PrivateKernel):
+        if not isinstance(kernel, PrivateKernel | DPNUTS):
             raise ValueError(
                 f"numpyro_dp.MCMC runs private kernels such as numpyro_dp.DPSGLD, not "
                 f"{type(kernel).__name__}: use numpyro.infer.MCMC for that one"
@@ -123,6 +125,12 @@ class MCMC(numpyro.infer.MCMC):
         self._epsilon_table: EpsilonTable = ()
         self._steps_before_chain = 0
         self._spread: NamedSharding | None = None
+        self._release = Release()
+
+    @property
+    def released(self) -> ReleasedLikelihood:
+        """What :class:`~numpyro_dp.DPNUTS` released; its ``.model`` is free to use."""
+        return self._release.known
 
     @property
     def secure(self) -> bool:
@@ -156,7 +164,8 @@ class MCMC(numpyro.infer.MCMC):
         return self._account.report(
             described.told,
             delta=self.sampler.delta,
-            num_chains=self.num_chains,
+            # A release serves all chains of DPNUTS.
+            num_chains=self.num_chains if self._release.released is None else 1,
             given=tuple(self._given),
         )
 
@@ -185,10 +194,33 @@ class MCMC(numpyro.infer.MCMC):
         """
         inputs = (args, kwargs, init_params)
         with self._account.opened("MCMC.run", rng_key, *inputs, self._warmup_state) as charged:
+            way = self._release_and_run
+            if isinstance(self.sampler, PrivateKernel):
+                way = self._charge_and_run
             try:
-                self._charge_and_run(charged, rng_key, *inputs, tuple(extra_fields))
+                way(charged, rng_key, *inputs, tuple(extra_fields))
             finally:
                 self._forget()
+        if self._described is not None and self._described.in_short:
+            # Where the bar is shown too, and a script's own output is not.
+            print(self._described.in_short, file=sys.stderr)
+
+    def _release_and_run(
+        self, charged: ChargedRun, rng_key, args, kwargs, init_params, extra_fields
+    ) -> None:
+        """Release unless that was done, then run NumPyro's own loop without data."""
+        self._check_kernel()
+        kernel, keys = self.sampler, as_typed_keys(rng_key, int(self.num_chains))
+        inputs, shown = (kernel, charged, keys, args, kwargs), self.progress_bar
+        released = self._release.made(*inputs, progress_bar=shown)
+        self._described = Described(released.facts, 1)
+        if init_params is not None:
+            self._given[GIVEN_START] = None
+        try:
+            self.sampler = kernel.sampler(released)
+            super().run(rng_key, extra_fields=extra_fields, init_params=init_params)
+        finally:
+            self.sampler = kernel
 
     def _check_kernel(self) -> None:
         kernel = self.sampler
@@ -254,9 +286,6 @@ class MCMC(numpyro.infer.MCMC):
             self._described = self._described.after(
                 bound, self._states, self._last_state, self.thinning
             )
-        if self._described.in_short:
-            # Where the bar is shown too, and a script's own output is not.
-            print(self._described.in_short, file=sys.stderr)
 
     def _take_reserved(self, bound: BoundKernel, steps: int) -> int:
         """Steps behind this run if its own were charged with them by ``warmup``; 0 if not."""
@@ -309,6 +338,8 @@ class MCMC(numpyro.infer.MCMC):
         return key
 
     def _single_chain_mcmc(self, init, args, kwargs, collect_fields, remove_sites):
+        if not isinstance(self.sampler, BoundKernel):
+            return super()._single_chain_mcmc(init, args, kwargs, collect_fields, remove_sites)
         rng_key, state, z = init
         bound = self.sampler
         state = bound.init(rng_key, self.num_warmup, z) if state is None else bound.resumed(state)
@@ -384,4 +415,4 @@ class MCMC(numpyro.infer.MCMC):
         return state
 
     def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(mcmc_state(state))
+        self.__dict__.update({"_release": Release()} | mcmc_state(state))

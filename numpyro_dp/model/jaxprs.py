@@ -38,6 +38,11 @@ class Pruned(NamedTuple):
         used = [x for x, needed in zip(flat_inputs, self.used, strict=False) if needed]
         return eval_jaxpr(self.jaxpr, self.consts, *used)
 
+    @property
+    def out_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of what it returns."""
+        return [tuple(getattr(out.aval, "shape", ())) for out in self.jaxpr.outvars]
+
 
 def trace_program(function: Callable[..., Any], *structs: Any) -> Program:
     """Trace a function of pytrees at abstract inputs; no value of any input exists."""

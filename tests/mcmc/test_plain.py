@@ -11,7 +11,10 @@ import numpyro_dp as ndp
 from tests.contract.kernels import GRADIENT, make
 from tests.models import logistic
 
-pytestmark = pytest.mark.parametrize("name", GRADIENT)
+pytestmark = [
+    pytest.mark.parametrize("name", GRADIENT),
+    pytest.mark.usefixtures("no_compilation_cache"),
+]
 
 
 @pytest.fixture
@@ -160,13 +163,10 @@ def test_traced_starts_are_refused_with_the_remedy(name, data):
 
 def test_a_compilation_cache_is_warned_of(name, data, tmp_path):
     kernel, _ = metered(name)
-    before = jax.config.values["jax_compilation_cache_dir"]
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-    try:
-        with pytest.warns(UserWarning, match="jit_model_args=True"):
-            kernel.init(jax.random.key(0), 3, None, data, {})
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
+    with pytest.warns(UserWarning, match="jit_model_args=True"):
+        kernel.init(jax.random.key(0), 3, None, data, {})
+    jax.config.update("jax_compilation_cache_dir", None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kernel.init(jax.random.key(0), 3, None, data, {})

@@ -162,6 +162,7 @@ def test_records_as_a_list_are_refused_without_the_number(data):
     refused(ndp.UnsupportedModelError, x, y.tolist())
 
 
+@pytest.mark.usefixtures("no_compilation_cache")
 @pytest.mark.parametrize("driver", ["numpyro_dp", "numpyro", "plan"])
 def test_a_start_that_does_not_fit_is_refused_without_the_number(driver, data):
     strategy = init_to_value(values={"w": np.zeros(3, np.float32)})

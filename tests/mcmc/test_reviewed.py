@@ -83,6 +83,7 @@ def test_a_schedule_that_changes_its_mind_is_asked_once(data):
     assert mcmc._bound.private_sum.schedule == (8.0, 8.0, 8.0)
 
 
+@pytest.mark.usefixtures("no_compilation_cache")
 def test_a_state_cannot_be_stepped_by_a_kernel_that_was_not_charged(data):
     accountant = ndp.Accountant()
     charged = kernel(noise_multiplier=8.0, num_steps=20, accountant=accountant)

@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import Array, Float
 
-from numpyro_dp import _validate
+from numpyro_dp.execution.releases import Phase
 from numpyro_dp.mechanisms import Touched
 from numpyro_dp.model.guided.model import Outline, outline
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Consecutive releases of one statistic.
-
-    :param name: what is released, in a few words for reports (``"scores"``).
-    :param dim: numbers in one record's statistic.
-    :param clip_norm: L2 bound on one record's (scaled) statistic; ``inf`` where privacy is off.
-    :param weights: relative squared privacy loss of each release of this phase.
-    :param scale: public positive weights of the numbers: ``scale * statistic`` is clipped, and
-        undone after the release; ``None`` for ones.
-    :param entries: how many of the numbers one record may touch, where its statistic comes as
-        :class:`~numpyro_dp.mechanisms.Touched` rows of a table; ``None`` for a dense vector.
-    """
-
-    name: str
-    dim: int
-    clip_norm: float
-    weights: tuple[float, ...]
-    scale: tuple[float, ...] | None = None
-    entries: int | None = None
-
-    def __post_init__(self) -> None:
-        _validate.positive_int("dim", self.dim)
-        if self.clip_norm != math.inf:
-            _validate.positive("clip_norm", self.clip_norm)
-        if not self.weights or min(self.weights) <= 0:
-            raise ValueError(f"phase {self.name!r} needs at least one release, of positive weight")
 
 
 class Schedule(ABC):

@@ -22,13 +22,13 @@ from numpyro_dp.execution.account import Account
 from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
+from numpyro_dp.execution.releases import Releases, planned_releases
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.guided.guides import prepare
 from numpyro_dp.model.guided.model import Outline, variational_model
 from numpyro_dp.model.private_model import x64
 from numpyro_dp.svi.dpsvi.checks import usable_key
 from numpyro_dp.svi.result import DPSVIRunResult
-from numpyro_dp.svi.vips.releases import Releases, planned_releases
 from numpyro_dp.svi.vips.statistics import Schedule, StatisticsGuide
 
 

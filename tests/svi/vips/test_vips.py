@@ -23,11 +23,11 @@ from numpyro_dp.accounting.events import (
     TotalVariation,
 )
 from numpyro_dp.execution.keys import seeded_key
+from numpyro_dp.execution.releases import Phase, planned_releases
 from numpyro_dp.mechanisms import private_sum as mechanism
 from numpyro_dp.model.records import as_records, read_arguments
 from numpyro_dp.svi.vips import vips as engine
-from numpyro_dp.svi.vips.releases import planned_releases
-from numpyro_dp.svi.vips.statistics import Phase, Schedule, StatisticsGuide
+from numpyro_dp.svi.vips.statistics import Schedule, StatisticsGuide
 from tests.contract.surfaces import flatten
 
 KEY, N = jax.random.key(2), 200

@@ -15,9 +15,10 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
+from numpyro_dp.execution.releases import Phase
 from numpyro_dp.families.sites import Prior
 from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.svi.vips.statistics import Phase, Schedule
+from numpyro_dp.svi.vips.statistics import Schedule
 
 
 class Family(ABC):

@@ -13,11 +13,12 @@ import numpy as np
 from jax import lax, random
 from jaxtyping import Array, Float
 
+from numpyro_dp.execution.releases import Phase
 from numpyro_dp.mechanisms import Touched
 from numpyro_dp.svi.guides.lda.document import in_order, mixture, word_weights
 from numpyro_dp.svi.guides.lda.recognise import Corpus, TopicModel
 from numpyro_dp.svi.guides.lda.shrinkage import frequencies, shared_out
-from numpyro_dp.svi.vips.statistics import Phase, Schedule, StatisticsGuide
+from numpyro_dp.svi.vips.statistics import Schedule, StatisticsGuide
 
 # Later rounds decide: each gets so much more of the budget.
 _GROWTH = 1.3

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from numpyro_dp.execution.releases import Phase
 from numpyro_dp.families.losses import Row
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.polya_gamma.recognise import Regression, cut
-from numpyro_dp.svi.vips.statistics import Phase, Schedule
+from numpyro_dp.svi.vips.statistics import Schedule
 
 # Shares of the squared privacy loss.
 CENTRING, FIRST_MATRIX = 0.05, 0.06

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from numpyro_dp.execution.releases import Phase
 from numpyro_dp.families.losses import Row
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.svi.guides.polya_gamma import algebra
@@ -19,7 +20,6 @@ from numpyro_dp.svi.guides.polya_gamma.base import (
     PolyaGammaSettings,
 )
 from numpyro_dp.svi.guides.polya_gamma.recognise import Regression
-from numpyro_dp.svi.vips.statistics import Phase
 
 # Releases after centring: what suits, and what a design cannot do without.
 DEFAULT_STEPS = {"full": 10, "diagonal": 16, "paper": 10, "exact": 50}

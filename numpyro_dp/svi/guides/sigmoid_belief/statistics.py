@@ -13,9 +13,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
+from numpyro_dp.execution.releases import Phase
 from numpyro_dp.families.sites import Prior
 from numpyro_dp.svi.guides.sigmoid_belief.recognise import Network
-from numpyro_dp.svi.vips.statistics import Phase, Schedule
+from numpyro_dp.svi.vips.statistics import Schedule
 
 # Shares of the squared privacy loss, from prototypes on other data than any test.
 _START, _MATRIX = 0.25, 0.15

@@ -6,11 +6,40 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.execution.calibration import least_noise
 from numpyro_dp.mechanisms import PrivateSum, SparsePrivateSum
-from numpyro_dp.svi.vips.statistics import Phase
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Consecutive releases of one statistic.
+
+    :param name: what is released, in a few words for reports (``"scores"``).
+    :param dim: numbers in one record's statistic.
+    :param clip_norm: L2 bound on one record's (scaled) statistic; ``inf`` where privacy is off.
+    :param weights: relative squared privacy loss of each release of this phase.
+    :param scale: public positive weights of the numbers: ``scale * statistic`` is clipped, and
+        undone after the release; ``None`` for ones.
+    :param entries: how many of the numbers one record may touch, where its statistic comes as
+        :class:`~numpyro_dp.mechanisms.Touched` rows of a table; ``None`` for a dense vector.
+    """
+
+    name: str
+    dim: int
+    clip_norm: float
+    weights: tuple[float, ...]
+    scale: tuple[float, ...] | None = None
+    entries: int | None = None
+
+    def __post_init__(self) -> None:
+        _validate.positive_int("dim", self.dim)
+        if self.clip_norm != math.inf:
+            _validate.positive("clip_norm", self.clip_norm)
+        if not self.weights or min(self.weights) <= 0:
+            raise ValueError(f"phase {self.name!r} needs at least one release, of positive weight")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""What a release of scores and information would tell, from public numbers, before it is paid."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from numpyro_dp.accounting import Budget, Relation
+
+# Below these a release was measured to tell next to nothing, or to lose the information's shape.
+_LEAST_SIGNAL, _LEAST_SHAPE = 3.5, 3.0
+# Beside the noise of scores, which falls with κ, the loose clip and the records' own dispersion.
+_FIXED, _FALLING = 0.2, 10.0
+_PLAIN = 20.0
+FEW, MANY, _SHORT_OF_SHAPE = 8, 12, 5.0
+
+
+class Forecast(NamedTuple):
+    """A forecast; ``print`` it, or read its fields.
+
+    - **signal**: κ = nμ²/d: squared signal of all records over the noise, by coordinate.
+    - **shape**: nμ/d^1.5: the same for the information matrix.
+    - **width**: expected ratio of an interval to NUTS's on the records, where the model fits.
+    - **verdict**: ``"resolved"``, ``"partly"`` or ``"not"``.
+    - **num_records**, **dim**, **num_rounds**: of the release.
+    - **passes**: gradients of the whole data that it takes.
+    - **privacy**, **relation**: what it costs.
+    """
+
+    signal: float
+    shape: float
+    width: float
+    verdict: str
+    num_records: int
+    dim: int
+    num_rounds: int
+    passes: int
+    privacy: Budget
+    relation: Relation
+
+    @property
+    def remedy(self) -> str:
+        """What would resolve it."""
+        more = max(_LEAST_SIGNAL / self.signal, _LEAST_SHAPE / self.shape)
+        return (
+            f"about {math.ceil(more * 1.05 * 10) / 10:g} times as many records, or a larger "
+            "epsilon, or fewer coordinates would do. For prediction alone DPSVI does with less"
+        )
+
+    def __str__(self) -> str:
+        said = {
+            "resolved": f"resolved: intervals about {self.width:.2g} times as wide as NUTS's on "
+            "the records, where the model fits",
+            "partly": f"partly resolved: intervals about {self.width:.2g} times as wide as NUTS's "
+            "on the records; weak directions stay at the prior. For prediction DPSVI is better",
+            "not": f"not resolved: {self.remedy}",
+        }[self.verdict]
+        return (
+            f"{self.num_rounds} rounds of scores and information, {self.dim} coordinates, "
+            f"{self.num_records} records, ε = {self.privacy.epsilon:g} at "
+            f"δ = {self.privacy.delta:g} ({self.relation})\n"
+            f"  κ = {self.signal:.3g}, of the information {self.shape:.3g}; about {self.passes} "
+            f"gradients of all records\n  {said}"
+        )
+
+
+def forecast(
+    *,
+    num_records: int,
+    dim: int,
+    outcomes: int,
+    signal: float,
+    num_rounds: int | None,
+    privacy: Budget,
+    relation: Relation,
+) -> Forecast:
+    """Say what a release would tell.
+
+    :param outcomes: possible outcomes of a record that are looked at.
+    :param signal: μ of a Gaussian mechanism as private as the whole release.
+    :param num_rounds: ``None`` for what suits.
+    """
+    kappa, shape = num_records * signal**2 / dim, num_records * signal / dim**1.5
+    rounds = (FEW if shape < _SHORT_OF_SHAPE else MANY) if num_rounds is None else num_rounds
+    verdict = "resolved" if kappa >= _PLAIN else "partly"
+    if kappa < _LEAST_SIGNAL or shape < _LEAST_SHAPE:
+        verdict = "not"
+    return Forecast(
+        signal=kappa,
+        shape=shape,
+        width=math.sqrt(1 + _FIXED + _FALLING / kappa),
+        verdict=verdict,
+        num_records=num_records,
+        dim=dim,
+        num_rounds=rounds,
+        passes=(rounds + 1) * (1 + outcomes),
+        privacy=privacy,
+        relation=relation,
+    )

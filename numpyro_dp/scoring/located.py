@@ -1,0 +1,137 @@
+"""What all rounds together say: a Gaussian likelihood with known noise, and how far to trust it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.linalg import cholesky, inv, norm, solve
+from scipy.stats import chi2
+
+from numpyro_dp.scoring.rounds import Matrix, Pooled, Prior, Round, Vector, pool, posterior
+
+# Rounds with less weight say too little to disagree.
+_HEARD = 0.05
+# Where rounds disagree more than this, the last step was longer, or records stray farther, the
+# intervals are not to be relied on.
+_DISAGREEMENT, _TRAVEL, _MISFIT = 1.5, 3.0, 1.5
+
+
+class Located(NamedTuple):
+    """The released likelihood of the unconstrained latents u, and its verdicts.
+
+    The likelihood is exp(−½‖response − design·u‖²).
+
+    - **design**: shape (dim, dim); **response**: shape (dim,).
+    - **mean**, **covariance**: of u, under a normal prior of the model prior's moments.
+    - **information**, **noise_sd**: information in the whitened coordinates' directions (ascending)
+      and the noise in them, shape (dim,).
+    - **resolved**: share of each coordinate's prior variance that the likelihood takes away,
+      shape (dim,).
+    - **dispersion**: ρ, by how much records vary more than the information says.
+    - **misfit**: by how much more than the model expects of them; **misfit_sd**: its noise.
+    - **disagreement**: χ² of the last rounds' scores, over its degrees of freedom.
+    - **travelled**: distance of the mean from the last round's position, in posterior sds.
+    - **unresolved**: whether the information's shape was lost in its noise.
+    """
+
+    design: Matrix
+    response: Vector
+    mean: Vector
+    covariance: Matrix
+    information: Vector
+    noise_sd: Vector
+    resolved: Vector
+    dispersion: float
+    misfit: float
+    misfit_sd: float
+    disagreement: float
+    travelled: float
+    unresolved: bool
+
+    def verdicts(self) -> tuple[str, ...]:
+        """What the released numbers say against the likelihood; empty where nothing does."""
+        dim, said = len(self.mean), []
+        if self.travelled > _TRAVEL * math.sqrt(dim):
+            said.append(
+                f"not arrived: the last step went {self.travelled:.1f} posterior standard "
+                "deviations, so the intervals are not calibrated. Give priors on the scale of the "
+                "answer (within a factor of ten), more privacy budget, or more records"
+            )
+        elif self.disagreement > _DISAGREEMENT:
+            said.append(
+                f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
+                "the intervals were widened by that and are not calibrated"
+            )
+        if self.misfit > _MISFIT + 2 * self.misfit_sd:
+            said.append(
+                f"the records do not fit the model: their scores vary {self.misfit:.1f} times as "
+                "much as the model expects, as from a wrong family or a few far outcomes. The "
+                "intervals allow for it; those of NUTS on the records would not"
+            )
+        if self.unresolved:
+            said.append(
+                "the shape of the information was lost in its noise: coordinates that hang "
+                "together have intervals as if they did not"
+            )
+        return tuple(said)
+
+
+def located(rounds: Sequence[Round], prior: Prior, num_records: int) -> Located:
+    """The likelihood that all rounds make, with privacy noise, misfit and curvature in it."""
+    whitening, centre = rounds[-1].at.whitening, rounds[-1].at.u
+    for _ in range(3):
+        pooled = pool(rounds, prior, num_records, centre, final=True)
+        own = pooled.dispersion * pooled.information
+        noise = own + pooled.noise
+        for _ in range(3):
+            mean, covariance = posterior(pooled, noise, prior, whitening)
+            noise = own + pooled.noise + _of_information(pooled, mean, covariance)
+        centre = whitening.T @ mean
+    chi, freedom = _disagreement(rounds, pooled)
+    if freedom > 0 and chi > chi2.ppf(0.95, freedom):
+        noise = own + (noise - own) * (chi / freedom)
+        mean, covariance = posterior(pooled, noise, prior, whitening)
+    outward, root = inv(whitening).T, cholesky(noise)
+    design = solve(root, pooled.information)
+    values, vectors = np.linalg.eigh(pooled.information)
+    u_covariance = whitening.T @ covariance @ whitening
+    return Located(
+        design=design @ outward,
+        response=solve(root, pooled.response),
+        mean=whitening.T @ mean,
+        covariance=u_covariance,
+        information=values,
+        noise_sd=np.sqrt(np.einsum("ik,ij,jk->k", vectors, noise - own, vectors)),
+        resolved=1 - np.diag(u_covariance) / prior.sd**2,
+        dispersion=pooled.dispersion,
+        misfit=pooled.misfit,
+        misfit_sd=pooled.misfit_sd,
+        disagreement=chi / max(freedom, 1),
+        travelled=float(norm(mean - outward @ rounds[-1].at.u)),
+        unresolved=pooled.unresolved,
+    )
+
+
+def _of_information(pooled: Pooled, mean: Vector, covariance: Matrix) -> Matrix:
+    """Noise of A x where A is noisy itself, at a distance from where the scores were taken."""
+    gap = mean - pooled.middle
+    moment = np.outer(gap, gap) + covariance
+    level = pooled.information_sd**2 / 2
+    return level * (np.trace(moment) * np.eye(len(gap)) + moment)
+
+
+def _disagreement(rounds: Sequence[Round], pooled: Pooled) -> tuple[float, int]:
+    """χ² of the rounds about what all of them say, and its degrees of freedom."""
+    whitening = rounds[-1].at.whitening
+    outward, dim, chi, heard = inv(whitening).T, len(whitening), 0.0, 0
+    for r, weight, curvature in zip(rounds, pooled.weights, pooled.curvature, strict=True):
+        if weight < _HEARD:
+            continue
+        frame = whitening @ inv(r.at.whitening)
+        gap = frame @ r.score + pooled.information @ (outward @ r.at.u) - pooled.response
+        noise = r.score_sd**2 * frame @ frame.T + curvature * np.eye(dim)
+        chi, heard = chi + float(gap @ solve(noise, gap)), heard + 1
+    return chi, dim * (heard - 1)

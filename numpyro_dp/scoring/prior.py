@@ -1,0 +1,71 @@
+"""Where a model's prior lies, in unconstrained coordinates; no record is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import random
+from jax.flatten_util import ravel_pytree
+from numpyro import distributions as dist, handlers
+from numpyro.infer import init_to_sample
+
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.data_free import run_data_free
+from numpyro_dp.model.messages import quoted
+from numpyro_dp.model.plates import peeled
+from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.rounds import Prior
+
+_DRAWS = 2_000
+# Quartiles of a normal are this far apart, in standard deviations.
+_QUARTILES = 1.349
+
+
+def prior_moments(model: PrivateModel) -> Prior:
+    """Medians and quartile ranges of 2,000 prior draws, as independent normals.
+
+    Not means and standard deviations: a Cauchy prior has none.
+
+    :raises UnsupportedModelError: for a latent without a proper prior.
+    """
+    improper = sorted(_improper(model))
+    if improper:
+        raise UnsupportedModelError(
+            f"the prior of {quoted(improper)} is flat: the rounds begin where the prior lies and "
+            "in its units. Give a proper prior on the scale of the answer, such as "
+            "dist.Normal(0, 10)"
+        )
+    draws = np.asarray(_draws(model), np.float64)
+    low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
+    spread = (high - low) / _QUARTILES
+    if not (np.isfinite(middle).all() and np.isfinite(spread).all() and (spread > 0).all()):
+        raise UnsupportedModelError(
+            "some coordinate of the prior has no spread that a number holds: give every latent a "
+            "proper prior on the scale of the answer"
+        )
+    return Prior(middle, spread)
+
+
+@partial(jax.jit, static_argnums=0)
+def _draws(model: PrivateModel) -> Any:
+    keys = random.split(random.key(0), _DRAWS)
+    return jax.lax.map(lambda key: ravel_pytree(model.init(key, init_to_sample))[0], keys)
+
+
+def _improper(model: PrivateModel) -> Iterator[str]:
+    found: dict[str, Any] = {}
+
+    def look(key: Any) -> None:
+        body = handlers.seed(lambda: run_data_free(model), key)
+        found.update(
+            handlers.trace(handlers.substitute(body, substitute_fn=init_to_sample)).get_trace()
+        )
+
+    jax.eval_shape(look, random.key(0))
+    for name in model.latents:
+        if isinstance(peeled(found[name]["fn"]).fn, dist.ImproperUniform):
+            yield name

@@ -1,0 +1,344 @@
+"""``LikelihoodRelease``: the likelihood of all records, released once, to be sampled for ever."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting import Accountant, Budget, calibrate
+from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.execution.account import Account, ChargedRun
+from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
+from numpyro_dp.execution.keys import as_typed_keys
+from numpyro_dp.execution.progress import epsilon_table, steps_bar
+from numpyro_dp.execution.releases import Phase, Releases, planned_releases
+from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.model.private_model import PrivateModel, private_model
+from numpyro_dp.scoring.forecast import Forecast, forecast
+from numpyro_dp.scoring.located import Located, located
+from numpyro_dp.scoring.prior import prior_moments
+from numpyro_dp.scoring.released import ReleasedLikelihood
+from numpyro_dp.scoring.rounds import (
+    HISTOGRAM,
+    Prior,
+    Round,
+    Settings,
+    first_settings,
+    geometric_shares,
+    next_settings,
+)
+from numpyro_dp.scoring.statistic import (
+    BINS,
+    FIRST_BIN,
+    INFORMATION_SHARE,
+    SCORE_SHARE,
+    SQUARES_SHARE,
+    Position,
+    RecordStatistic,
+    record_statistic,
+    unpacked,
+)
+
+# Folded into the caller's key for the outcomes that are drawn: public randomness.
+_OUTCOMES = 0x73636F72
+
+
+class Bound(NamedTuple):
+    """Every number of a release, fixed before a record is touched."""
+
+    statistic: RecordStatistic
+    prior: Prior
+    plan: Releases
+    shares: tuple[float, ...]
+    forecast: Forecast
+
+
+class LikelihoodRelease:
+    """Release the likelihood of all records once, in a few rounds of private Fisher scoring.
+
+    Each round releases, in one joint noisy sum over all records, the clipped score and the
+    information at the last round's position, in coordinates in which every direction of the
+    posterior costs the same noise. What they say together, with privacy noise, misfit and
+    curvature counted, is a Gaussian likelihood; with the user's own prior it is an ordinary NumPyro
+    model without data. Nothing is to be tuned.
+
+    :param model: a NumPyro model with its observations in one plate, proper priors on the scale of
+        the answer, and continuous global latents. A hierarchy is located best in its *centred*
+        form; reparametrise the released model, not this one.
+    :param privacy: :class:`~numpyro_dp.Budget` of one :meth:`run`.
+    :param accountant: the ledger that must agree to every run. Without one each object keeps its
+        own unbounded account.
+    :param data_plate: name of the plate whose slices are the records, when several enclose the
+        observations.
+    :param num_rounds: rounds of scoring; by default 12, and 8 where the budget leaves little for
+        each.
+    :param allow_unresolved: release even where the forecast says that nothing can be learnt.
+    :param secure: whether noise comes from keys of the operating system, as in
+        :class:`~numpyro_dp.MCMC`; ``False`` is reproducible from the caller's key and conditional.
+    :raises ValueError: for arguments out of range.
+
+    **Privacy.** Released: a noisy histogram of the sizes of records' scores, and for each round a
+    noisy sum over all records of one vector (score, information, two squares) of norm at most 1.
+    Mechanism: Gaussian, every record in every round; sensitivity 1 under zero-out and 2 under
+    replace-one; event: one Gaussian for the histogram and one for each round, composed, and the
+    total variation of tables. Positions, coordinates and clip norms of a round are functions of
+    earlier releases. Under add/remove it is refused: the number of records is in every formula.
+    Outcomes that are drawn come from the caller's key: public randomness, on which nothing rests.
+
+    **References.** scoring.md; for one-step estimators Le Cam (1956); for clipping by whitened
+    norms Huber (1981), section 8.
+
+    **Example**::
+
+        >>> import jax, numpy as np, numpyro, numpyro.distributions as dist, numpyro_dp as ndp
+        >>> def model(y):
+        ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
+        ...     with numpyro.plate("people", y.shape[0]):
+        ...         numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+        >>> y = np.random.default_rng(0).normal(3.0, 1.0, 5_000).astype(np.float32)
+        >>> release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(1.0, 1e-5))
+        >>> released = release.run(jax.random.key(0), y, progress_bar=False)
+        >>> bool(abs(released.located.mean[0] - 3.0) < 0.2)
+        True
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        *,
+        privacy: Budget,
+        accountant: Accountant | None = None,
+        data_plate: str | None = None,
+        num_rounds: int | None = None,
+        allow_unresolved: bool = False,
+        secure: bool = True,
+    ) -> None:
+        if not callable(model):
+            raise ValueError(f"model must be a NumPyro model, got {_validate.shown(model)}")
+        if not isinstance(privacy, Budget):
+            raise ValueError(
+                "privacy must be a numpyro_dp.Budget(epsilon, delta), got "
+                f"{_validate.shown(privacy)}: all noise follows from it"
+            )
+        _validate.given(_validate.positive_int, num_rounds=num_rounds)
+        self._model, self._privacy, self._data_plate = model, privacy, data_plate
+        self._num_rounds, self._allow_unresolved = num_rounds, bool(allow_unresolved)
+        self._account = Account(type(self).__name__, accountant, secure=secure)
+
+    def forecast(self, *args: Any, **kwargs: Any) -> Forecast:
+        """What a run would tell, from public numbers; costs nothing.
+
+        :param args: arguments of the model; only their shapes are used.
+        :param kwargs: keyword arguments of the model.
+        :returns: the forecast; ``print`` it.
+        :raises UnsupportedModelError: as :meth:`run`.
+        """
+        return self.bind(args, kwargs).forecast
+
+    def run(
+        self, rng_key: Any, *args: Any, progress_bar: bool = True, **kwargs: Any
+    ) -> ReleasedLikelihood:
+        """Charge the accountant for this release, then make it.
+
+        :param rng_key: a JAX key; with ``secure=True`` it governs drawn outcomes only.
+        :param args: arguments of the model; arrays whose leading axis is the private plate are
+            records, everything else is public or must be wrapped in ``numpyro_dp.public``.
+        :param progress_bar: show a bar with the ε reached so far of this run's charge.
+        :param kwargs: keyword arguments of the model.
+        :returns: the released likelihood.
+        :raises BudgetExceededError: the accountant refuses; nothing was charged.
+        :raises UnsupportedModelError: the model cannot be split, or not be released so.
+        :raises ValueError: the budget resolves nothing (``allow_unresolved=True`` releases anyway),
+            or an argument is out of range.
+        """
+        with self._account.opened("LikelihoodRelease.run", rng_key, args, kwargs) as run:
+            return self.released_in(run, rng_key, args, kwargs, progress_bar=progress_bar)
+
+    def released_in(
+        self,
+        run: ChargedRun,
+        rng_key: Any,
+        args: tuple,
+        kwargs: Mapping[str, Any],
+        *,
+        progress_bar: bool,
+        label: str = "",
+    ) -> ReleasedLikelihood:
+        """Release within a run that is open, of an account that may be another object's.
+
+        :param label: what the ledger calls the charge; empty for the account's owner.
+        """
+        key = as_typed_keys(rng_key, 1)
+        bound = run.prepared(self.bind, args, kwargs)
+        expected = bound.forecast
+        if expected.verdict == "not" and not self._allow_unresolved:
+            raise ValueError(
+                f"this release would cost ε = {self._privacy.epsilon:g} and tell next to nothing "
+                f"(κ = {expected.signal:.3g}, of the information {expected.shape:.3g}): "
+                f"{expected.remedy}. allow_unresolved=True releases anyway. Nothing was charged"
+            )
+        plan, model = bound.plan, bound.statistic.private_model
+        records = model.records(args, kwargs)
+        if bound.statistic.draws:
+            records = [*records, jnp.arange(model.num_records, dtype=jnp.int32)]
+        steps = plan.num_steps
+        paid = {"steps": steps, "total_variation": plan.total_variation, "label": label}
+        noise_key = run.charge(plan.cost(steps, steps), key, **paid)
+        table = epsilon_table(plan, steps, run.account.relation, self._privacy.delta, progress_bar)
+        outcome_key = random.fold_in(key, _OUTCOMES)
+        with steps_bar(steps, table, shown=progress_bar) as show:
+            rounds = _rounds(bound, noise_key, outcome_key, records, show)
+        at = located(rounds, bound.prior, model.num_records)
+        facts = _facts(bound, at)
+        report = run.account.report(facts, delta=self._privacy.delta)
+        return ReleasedLikelihood(model, at, facts, report)
+
+    def bind(self, args: tuple, kwargs: Mapping[str, Any]) -> Bound:
+        """Fix every number of a release; nothing is charged or touched."""
+        relation = self._account.relation
+        if relation == "add_remove":
+            raise UnsupportedModelError(
+                "a release of scores uses the number of records, which is private under "
+                "add_remove: use relation='zero_out', which says the same of these sums, or "
+                "'replace_one'"
+            )
+        model = private_model(self._model, args, dict(kwargs), data_plate=self._data_plate)
+        return _bound(model, self._privacy, relation, self._num_rounds)
+
+
+@lru_cache(maxsize=16)
+def _bound(model: PrivateModel, privacy: Budget, relation: Any, num_rounds: int | None) -> Bound:
+    own = model.structure.inside(model.plate, "latent", "discrete")
+    if own:
+        raise UnsupportedModelError(
+            f"record(s) of plate `{model.plate}` have latents of their own ({', '.join(own)}), "
+            "summed out or not: such models may have several modes, which one Gaussian likelihood "
+            "does not hold. Use DPSGLD or DPSVI"
+        )
+    statistic = record_statistic(model)
+    prior = prior_moments(model)
+    signal = 1 / calibrate(GaussianDpEvent, privacy, relation)
+    expected = forecast(
+        num_records=model.num_records,
+        dim=statistic.dim,
+        outcomes=statistic.num_outcomes,
+        signal=signal,
+        num_rounds=num_rounds,
+        privacy=privacy,
+        relation=relation,
+    )
+    shares = geometric_shares(expected.num_rounds)
+    plan = planned_releases(
+        phases=(
+            Phase("sizes of scores", BINS, 1.0, (HISTOGRAM,)),
+            Phase("scores and information", statistic.numbers, 1.0, shares),
+        ),
+        noise=privacy,
+        delta=privacy.delta,
+        relation=relation,
+        num_records=model.num_records,
+        sampling_rate=1.0,
+        microbatch_size=None,
+    )
+    return Bound(statistic, prior, plan, shares, expected)
+
+
+def _rounds(
+    bound: Bound, noise_key: Any, outcome_key: Any, records: list, show: Callable[..., None]
+) -> list[Round]:
+    """Make all releases, each asking where the ones before it point."""
+    statistic, prior, shares = bound.statistic, bound.prior, bound.shares
+    sizes, joint = bound.plan.sums
+    whole = Settings(prior.mean, np.diag(prior.sd), 1.0, 1.0)
+
+    def ask(phase: int, settings: Settings, step: int, number: int) -> np.ndarray:
+        keys = random.fold_in(noise_key, number), random.fold_in(outcome_key, number)
+        each = (sizes, joint)[phase]
+        found = _asked(statistic, each, phase, _position(settings), *keys, records, step)
+        released = np.asarray(jax.block_until_ready(found), np.float64)
+        show(number + 1)
+        return released
+
+    settings = first_settings(prior, ask(0, whole, 0, 0), FIRST_BIN)
+    noise = [float(joint.noise_sd(step)) for step in range(len(shares))]
+    signal = float(np.mean([1 / (nm * math.sqrt(s)) for nm, s in zip(noise, shares, strict=True)]))
+    rounds: list[Round] = []
+    for step, share in enumerate(shares):
+        released = ask(1, settings, step, step + 1)
+        rounds.append(_read(settings, released, noise[step], share))
+        if step + 1 < len(shares):
+            settings = next_settings(rounds, prior, bound.forecast.num_records, signal, shares)
+    return rounds
+
+
+def _position(settings: Settings) -> Position:
+    clip = settings.clip_norm
+    numbers = settings.u, settings.whitening / clip, settings.information_bound / clip**2
+    return Position(*(jnp.asarray(x, jnp.result_type(float)) for x in numbers))
+
+
+def _read(settings: Settings, released: np.ndarray, noise: float, share: float) -> Round:
+    """A round's release in the units of its whitened coordinates."""
+    dim, clip, bound = len(settings.u), settings.clip_norm, settings.information_bound
+    score, packed, squares = np.split(released, [dim, len(released) - 2])
+    of_score, of_information = clip / math.sqrt(SCORE_SHARE), bound / math.sqrt(INFORMATION_SHARE)
+    of_square = clip**2 / math.sqrt(SQUARES_SHARE / 2)
+    return Round(
+        at=settings,
+        score=score * of_score,
+        information=unpacked(packed, dim) * of_information,
+        square=float(squares[0]) * of_square,
+        expected=float(squares[1]) * of_square,
+        score_sd=noise * of_score,
+        information_sd=noise * of_information,
+        square_sd=noise * of_square,
+        share=share,
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _asked(
+    statistic: RecordStatistic,
+    private_sum: PrivateSum,
+    phase: int,
+    at: Position,
+    noise_key: Any,
+    outcome_key: Any,
+    records: list,
+    step: Any,
+) -> Any:
+    vector = (statistic.sizes, statistic.joint)[phase]
+    return private_sum.release(noise_key, partial(vector, at, outcome_key), records, step)
+
+
+def _facts(bound: Bound, at: Located) -> RunFacts:
+    model, plan = bound.statistic.private_model, bound.plan
+    names = ", ".join(f"{phase.name} ({len(phase.weights)})" for phase in plan.phases)
+    return sum_facts(
+        plan.sums[1],
+        f"sums of clipped statistics of records: {names}",
+        clip_norm=1.0,
+        noise_multiplier=min(each.noise_multiplier for each in plan.sums),
+        released=(
+            "the noisy sums of every round, and what follows from them: the likelihood and its "
+            "diagnostics",
+        ),
+        unit=slice_of(model.plate),
+        num_records=model.num_records,
+        assumed_public=assumed_public(
+            model.num_records,
+            "the model, its priors and every option",
+            arguments=model.public_inputs,
+        ),
+        notes=at.verdicts(),
+    )

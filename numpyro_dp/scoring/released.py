@@ -1,0 +1,185 @@
+"""A released likelihood: what is left of the records, to be sampled for ever."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax.flatten_util import ravel_pytree
+from numpyro import distributions as dist, handlers
+from numpyro.distributions import biject_to
+from numpyro.primitives import Messenger
+
+from numpyro_dp.accounting import PrivacyReport
+from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.model.data_free import run_data_free
+from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.located import Located
+from numpyro_dp.scoring.statistic import unravelled
+
+_FACTOR, _AUXILIARY = "released_likelihood", "_released_latent"
+
+
+class _Watch(Messenger):
+    """Remember the values of some sites, whatever is done to them, and their supports."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.names = names
+        self.supports: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """A site may be reparametrised further out: its own support is seen here only."""
+        if msg["type"] == "sample" and msg["name"] in self.names:
+            self.supports[msg["name"]] = msg["fn"].support
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """By now it has a value."""
+        if msg["type"] in ("sample", "deterministic") and msg["name"] in self.supports:
+            self.values[msg["name"]] = msg["value"]
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedModel:
+    """A NumPyro model without data: the user's global sites and the released likelihood.
+
+    :param private_model: the split model, which holds no record.
+    :param located: the likelihood of the unconstrained latents.
+    """
+
+    private_model: PrivateModel
+    located: Located
+
+    def __call__(self) -> None:
+        """Sample the latents under the user's prior, with one factor for all records."""
+        seen = _Watch(self.private_model.latents)
+        with seen:
+            run_data_free(self.private_model)
+        free = {name: biject_to(seen.supports[name]).inv(x) for name, x in seen.values.items()}
+        u = ravel_pytree({name: free[name] for name in sorted(free)})[0]
+        response, design = jnp.asarray(self.located.response), jnp.asarray(self.located.design)
+        gap = response.astype(u.dtype) - design.astype(u.dtype) @ u
+        numpyro.factor(_FACTOR, -0.5 * jnp.sum(gap * gap))
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedGuide:
+    """A normal guide in closed form: the released likelihood under the prior's moments."""
+
+    private_model: PrivateModel
+    located: Located
+
+    def __call__(self) -> dict[str, Any]:
+        """Sample the latents; a guide as NumPyro's automatic ones are."""
+        mean, covariance = jnp.asarray(self.located.mean), jnp.asarray(self.located.covariance)
+        u = numpyro.sample(
+            _AUXILIARY,
+            dist.MultivariateNormal(mean, covariance),
+            infer={"is_auxiliary": True},
+        )
+        model = self.private_model
+        z = unravelled(model, u)
+        values = model.constrain(z)
+        with handlers.block():
+            body = handlers.seed(lambda: run_data_free(model), jax.random.key(0))
+            trace = handlers.trace(handlers.substitute(body, data=values)).get_trace()
+        for name in model.latents:
+            support = trace[name]["fn"].support
+            jacobian = biject_to(support).log_abs_det_jacobian(z[name], values[name])
+            event_dim = jnp.ndim(values[name])
+            numpyro.sample(name, dist.Delta(values[name], -jnp.sum(jacobian), event_dim=event_dim))
+        return {name: values[name] for name in model.latents}
+
+
+class Diagnostics(NamedTuple):
+    """What the released numbers say of the release.
+
+    - **information**: of the whitened coordinates' directions, ascending, shape (dim,); about 1
+      where the posterior is all the records'.
+    - **noise_sd**: privacy noise in them, shape (dim,).
+    - **resolved**: share of each coordinate's prior variance that the release takes away, by site.
+    - **dispersion**: how much more the records' scores vary than the information says.
+    - **misfit**: how much more than the model expects.
+    - **disagreement**: χ² of the rounds over its degrees of freedom; about 1.
+    - **travelled**: posterior sds between the last round and the posterior's mean.
+    - **verdicts**: what that means, in sentences; empty where nothing is wrong.
+    """
+
+    information: np.ndarray
+    noise_sd: np.ndarray
+    resolved: dict[str, np.ndarray]
+    dispersion: float
+    misfit: float
+    disagreement: float
+    travelled: float
+    verdicts: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedLikelihood:
+    """What :meth:`LikelihoodRelease.run` returns: a likelihood that holds no record.
+
+    :param private_model: the user's model, split; it holds shapes and public values.
+    :param located: the released numbers.
+    :param facts: what the release says of itself.
+    :param privacy: the privacy statement of the release.
+
+    **Privacy.** Everything here is post-processing of what was charged: any prior, any
+    parametrisation, any number of draws costs nothing more.
+    """
+
+    private_model: PrivateModel
+    located: Located
+    facts: RunFacts
+    privacy: PrivacyReport
+
+    @property
+    def model(self) -> Callable[[], None]:
+        """An ordinary NumPyro model without arguments, for NUTS, SVI, ``Predictive``, handlers."""
+        return ReleasedModel(self.private_model, self.located)
+
+    @property
+    def guide(self) -> Callable[[], dict[str, Any]]:
+        """A normal approximation of its posterior, in closed form."""
+        return ReleasedGuide(self.private_model, self.located)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """How far to trust it."""
+        at = self.located
+        resolved = unravelled(self.private_model, np.asarray(at.resolved))
+        return Diagnostics(
+            information=at.information,
+            noise_sd=at.noise_sd,
+            resolved={name: np.asarray(x) for name, x in resolved.items()},
+            dispersion=at.dispersion,
+            misfit=at.misfit,
+            disagreement=at.disagreement,
+            travelled=at.travelled,
+            verdicts=at.verdicts(),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the release and the public part of the model to a file; no record is in it.
+
+        The model function is stored by its name, as pickle does: define it in a module.
+        """
+        Path(path).write_bytes(pickle.dumps(self))
+
+    @staticmethod
+    def load(path: str | Path) -> ReleasedLikelihood:
+        """Read what :meth:`save` wrote. As with any pickle: from trusted files only."""
+        found = pickle.loads(Path(path).read_bytes())
+        if not isinstance(found, ReleasedLikelihood):
+            raise ValueError(
+                f"{str(path)!r} holds a {type(found).__name__}, no released likelihood"
+            )
+        return found

@@ -1,0 +1,331 @@
+"""The rounds of private Fisher scoring: what each released, and what follows from all of them.
+
+Everything here is post-processing of released numbers, in float64 on the host. Scores of a round
+are sums over records in the coordinates that the rounds before it gave; in *whitened* coordinates
+the information is about the identity, and every direction costs the same noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.linalg import cholesky, eigh, inv, norm, solve
+
+from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE
+
+Matrix = np.ndarray
+Vector = np.ndarray
+
+# Of the squared privacy loss, for the histogram that gives the first clip norm.
+HISTOGRAM = 0.04
+# How loose clips are, in units of their own noise, and of a record's typical score.
+_SCORE_NOISE, _INFORMATION_NOISE, _TIGHTEST, _LOOSEST = 0.8, 0.4, 0.7, 10.0
+_MISFIT = (1.0, 25.0)
+# A round older by one tells this much less of the information.
+_AGEING = 0.7
+_FLOOR, _LEAST_TARGET = 0.02, 0.02
+
+
+class Prior(NamedTuple):
+    """Independent normals with the location and spread of the model's prior.
+
+    - **mean**, **sd**: of unconstrained coordinates, shape (dim,).
+    """
+
+    mean: Vector
+    sd: Vector
+
+    @property
+    def precision(self) -> Matrix:
+        """As a matrix, shape (dim, dim)."""
+        return np.diag(self.sd**-2.0)
+
+
+class Settings(NamedTuple):
+    """Where a round asks and how tightly it clips.
+
+    - **u**: unconstrained position, shape (dim,).
+    - **whitening**: W, from scores to scores in whitened coordinates, shape (dim, dim).
+    - **clip_norm**: C, bound on a record's whitened score.
+    - **information_bound**: bound on a record's whitened information (Frobenius).
+    """
+
+    u: Vector
+    whitening: Matrix
+    clip_norm: float
+    information_bound: float
+
+
+class Round(NamedTuple):
+    """What one round released, in its own whitened coordinates.
+
+    - **at**: its settings.
+    - **score**: sum of clipped scores; **information**: of the records' information.
+    - **square**, **expected**: sums of squared clipped scores, and of what the model expects of
+      them.
+    - **score_sd**, **information_sd**, **square_sd**: noise of an entry.
+    - **share**: of the squared privacy loss.
+    """
+
+    at: Settings
+    score: Vector
+    information: Matrix
+    square: float
+    expected: float
+    score_sd: float
+    information_sd: float
+    square_sd: float
+    share: float
+
+
+class Pooled(NamedTuple):
+    """All rounds as one Gaussian statement t ~ N(A x, V) about whitened coordinates x.
+
+    - **information**: A; **noise**: V without what the records themselves vary.
+    - **response**: t.
+    - **dispersion**: ρ, how much more squared scores are than the information says.
+    - **misfit**: how much more than the model expects of them; **misfit_sd**: its noise.
+    - **information_sd**: noise left in an entry of A.
+    - **unresolved**: whether A tells from its target nothing but noise.
+    - **middle**: average position of the rounds.
+    - **weights**: of the rounds; **curvature**: their allowance for a score that bends.
+    """
+
+    information: Matrix
+    noise: Matrix
+    response: Vector
+    dispersion: float
+    misfit: float
+    misfit_sd: float
+    information_sd: float
+    unresolved: bool
+    middle: Vector
+    weights: Vector
+    curvature: Vector
+
+
+def geometric_shares(num_rounds: int) -> tuple[float, ...]:
+    """Shares of the squared privacy loss, growing from round to round; they add up to .96.
+
+    Many rounds find a far posterior; few leave more to each, which small budgets need.
+    """
+    ratio = 1.1 if num_rounds <= 8 else 1.25 if num_rounds <= 12 else 1.2
+    weights = ratio ** np.arange(num_rounds)
+    return tuple(float(w) for w in (1 - HISTOGRAM) * weights / weights.sum())
+
+
+def first_settings(prior: Prior, histogram: Vector, first_bin: int) -> Settings:
+    """Ask at the prior's middle, in its units, and clip at the commonest size."""
+    clip_norm = 2.0 ** (int(np.argmax(histogram)) + first_bin + 0.5)
+    return Settings(prior.mean, np.diag(prior.sd), clip_norm, clip_norm**2)
+
+
+def next_settings(
+    rounds: Sequence[Round], prior: Prior, num_records: int, signal: float, shares: Sequence[float]
+) -> Settings:
+    """Where the next round asks: one Fisher-scoring step from the last, with all rounds' scores.
+
+    :param signal: μ of a Gaussian mechanism as private as all rounds and the histogram together.
+    :param shares: of the squared privacy loss, of all rounds.
+    """
+    last = rounds[-1].at
+    dim, number = len(last.u), len(rounds)
+    back, target = inv(last.whitening), last.u
+    for _ in range(2):
+        pooled = pool(rounds, prior, num_records, target)
+        total = back @ pooled.information @ back.T + prior.precision
+        spread = float(np.clip(pooled.dispersion, 0.3, 10.0))
+        noise = spread * pooled.information + pooled.noise
+        mean = posterior(pooled, noise, prior, last.whitening)[0]
+        step = last.whitening.T @ mean - last.u
+        # One unit of information per record at most: far away, a score says where to go, and
+        # hardly how far.
+        length = math.sqrt(step @ total @ step / num_records)
+        target = last.u + step * min(1.0, 1 / max(length, 1e-12))
+    typical = math.sqrt(dim / num_records)
+    effective = min(3 * shares[number], sum(shares[: number + 1]))
+    loose = math.sqrt(float(np.clip(pooled.misfit, *_MISFIT)))
+    clip_norm = _SCORE_NOISE * signal * math.sqrt(effective * SCORE_SHARE) * loose
+    clip_norm = max(_TIGHTEST * typical, min(clip_norm, _LOOSEST * typical * loose))
+    bound = _INFORMATION_NOISE * signal * math.sqrt(effective * INFORMATION_SHARE / dim)
+    bound = min(max(bound, clip_norm * typical), _LOOSEST * clip_norm * typical)
+    return Settings(target, inv(cholesky(total)), clip_norm, bound)
+
+
+def pool(
+    rounds: Sequence[Round], prior: Prior, num_records: int, centre: Vector, *, final: bool = False
+) -> Pooled:
+    """All rounds as one statement, in the whitened coordinates of the last.
+
+    :param centre: where the posterior is thought to lie, unconstrained. A score bends on its way
+        there, which counts as noise of rounds that asked from farther away.
+    :param final: pool the information with the same weights as the scores, and leave nothing out
+        of the noise; else only what locates.
+    """
+    whitening = rounds[-1].at.whitening
+    dim, outward = len(whitening), inv(whitening).T
+    places = [outward @ r.at.u for r in rounds]
+    middle = outward @ centre
+    away = np.array([np.sum((x - middle) ** 2) for x in places])
+    curvature = away**2 / num_records * min(1.0, 2 / math.sqrt(dim))
+    frames = [whitening @ inv(r.at.whitening) for r in rounds]
+    private = [r.score_sd**2 * b @ b.T for r, b in zip(rounds, frames, strict=True)]
+    precisions = [inv(s + c * np.eye(dim)) for s, c in zip(private, curvature, strict=True)]
+    whole = _symmetric(inv(sum(precisions)))
+    weights = np.array([np.trace(whole @ p) / dim for p in precisions])
+    if final:
+        found = _weighted_information(rounds, frames, private, curvature)
+    else:
+        found = _fitted_information(rounds, frames, away, num_records)
+    information, left, unresolved = _shrunk(found, prior, whitening, final=final)
+    pairs = list(zip(rounds, frames, precisions, places, strict=True))
+    response = whole @ sum(p @ (b @ r.score + information @ x) for r, b, p, x in pairs)
+    noise = whole
+    if not final:
+        between = sum(p @ s @ p for p, s in zip(precisions, private, strict=True))
+        noise = _symmetric(whole @ between @ whole)
+    told = weights * np.array([r.share / r.at.clip_norm**2 for r in rounds])
+    square = float(told @ [r.square for r in rounds])
+    expected = float(told @ [r.expected for r in rounds])
+    traces = float(told @ [np.trace(r.information) for r in rounds])
+    least = float(norm(told * [r.square_sd for r in rounds]))
+    misfit = float(np.clip(square / max(expected, least, 1e-12), 0.1, 30.0))
+    return Pooled(
+        information,
+        noise,
+        response,
+        float(np.clip(square / max(traces, least, 1e-12), 0.1, 30.0)),
+        misfit,
+        least * math.hypot(1, misfit) / max(expected, least, 1e-12),
+        left,
+        unresolved,
+        whole @ sum(p @ x for _, _, p, x in pairs),
+        weights,
+        curvature,
+    )
+
+
+def posterior(
+    pooled: Pooled, noise: Matrix, prior: Prior, whitening: Matrix
+) -> tuple[Vector, Matrix]:
+    """Mean and covariance, in whitened coordinates, of the prior given t ~ N(A x, noise)."""
+    gain = solve(noise, pooled.information)
+    precision = whitening @ prior.precision @ whitening.T
+    covariance = inv(_symmetric(pooled.information @ gain) + precision)
+    pull = gain.T @ pooled.response + precision @ (inv(whitening).T @ prior.mean)
+    return covariance @ pull, _symmetric(covariance)
+
+
+class _Estimate(NamedTuple):
+    """Noisy information in the last round's coordinates.
+
+    - **matrix**: the estimate; **typical_sd**: noise of an entry.
+    - **spread**: metrics and variances from which the noise of a direction follows.
+    """
+
+    matrix: Matrix
+    typical_sd: float
+    spread: tuple[tuple[Matrix, float], ...]
+    inverse: bool
+
+    def sd(self, direction: Vector) -> float:
+        """Noise of the information in a direction."""
+        terms = [(direction @ f @ direction) ** 2 * w for f, w in self.spread]
+        return math.sqrt(1 / sum(terms) if self.inverse else sum(terms))
+
+
+def _fitted_information(
+    rounds: Sequence[Round], frames: Sequence[Matrix], away: Vector, num_records: int
+) -> _Estimate:
+    """Least squares over all rounds, each in its own coordinates; for locating."""
+    dim, last = len(frames[-1]), len(rounds) - 1
+    typical = [max(np.trace(r.information) / dim, r.information_sd) for r in rounds]
+    variances = [
+        (r.information_sd**2 + a**2 * min(x / num_records, 4.0)) / _AGEING ** (last - i)
+        for i, (r, a, x) in enumerate(zip(rounds, typical, away, strict=True))
+    ]
+    inward = [inv(b) for b in frames]
+    metrics = [b.T @ b for b in inward]
+    right = sum(
+        b.T @ r.information @ b / v for b, r, v in zip(inward, rounds, variances, strict=True)
+    )
+
+    def normal(x: Matrix) -> Matrix:
+        return sum(f @ x @ f / v for f, v in zip(metrics, variances, strict=True))
+
+    # Conjugate gradients on matrices: as many unknowns as a symmetric matrix has entries.
+    found = np.eye(dim)
+    residual = right - normal(found)
+    direction, square = residual.copy(), float(np.sum(residual**2))
+    enough = 1e-16 * float(np.sum(right**2))
+    for _ in range(80):
+        if square < enough:
+            break
+        image = normal(direction)
+        step = square / float(np.sum(direction * image))
+        found, residual = found + step * direction, residual - step * image
+        square, before = float(np.sum(residual**2)), square
+        direction = residual + square / before * direction
+    even = [(np.trace(f) / dim) ** 2 / v for f, v in zip(metrics, variances, strict=True)]
+    spread = tuple((f, 1 / v) for f, v in zip(metrics, variances, strict=True))
+    return _Estimate(_symmetric(found), 1 / math.sqrt(sum(even)), spread, inverse=True)
+
+
+def _weighted_information(
+    rounds: Sequence[Round], frames: Sequence[Matrix], private: Sequence[Matrix], curvature: Vector
+) -> _Estimate:
+    """The average with the weights that the scores have: both speak of the same rounds."""
+    dim = len(frames[-1])
+    even = np.array(
+        [dim / (np.trace(s) + c * dim) for s, c in zip(private, curvature, strict=True)]
+    )
+    weights = even / even.sum()
+    found = sum(
+        w * b @ r.information @ b.T for w, b, r in zip(weights, frames, rounds, strict=True)
+    )
+    metrics = [b @ b.T for b in frames]
+    sds = [w * r.information_sd for w, r in zip(weights, rounds, strict=True)]
+    typical = norm([s * np.trace(f) / dim for s, f in zip(sds, metrics, strict=True)])
+    spread = tuple((f, s**2) for f, s in zip(metrics, sds, strict=True))
+    return _Estimate(_symmetric(found), float(typical), spread, inverse=False)
+
+
+def _shrunk(
+    found: _Estimate, prior: Prior, whitening: Matrix, *, final: bool
+) -> tuple[Matrix, float, bool]:
+    """The information shrunk towards what the whitening says, its noise, and whether it told any.
+
+    Positive-part Stein shrinkage, with directions that stand out of the noise kept. Eigenvalues
+    below the target are kept as they are: raising them would claim knowledge.
+    """
+    dim = len(found.matrix)
+    target = np.eye(dim)
+    if final:
+        values, vectors = eigh(_symmetric(target - whitening @ prior.precision @ whitening.T))
+        target = (vectors * np.clip(values, _LEAST_TARGET, 1.0)) @ vectors.T
+    level = max(float(np.trace(found.matrix) / np.trace(target)), found.typical_sd / math.sqrt(dim))
+    gaps, vectors = eigh(found.matrix - level * target)
+    entries = dim * (dim + 1) / 2 - 1
+    shrinkage = min(1.0, found.typical_sd**2 * entries / max(float(np.sum(gaps**2)), 1e-30))
+    sds = np.array([found.sd(v) for v in vectors.T])
+    standing_out = np.sqrt(np.maximum(0, 1 - 2 * dim * sds**2 / np.maximum(gaps**2, 1e-30)))
+    kept = np.where(gaps < 0, 1.0, np.maximum(1 - shrinkage, standing_out))
+    values, vectors = eigh(_symmetric(level * target + (vectors * (kept * gaps)) @ vectors.T))
+    if final:
+        # A floor would invent information in directions that have none.
+        floor = np.full(dim, _FLOOR * level)
+    else:
+        sds = np.array([found.sd(v) for v in vectors.T])
+        floor = np.maximum(0.5 * sds * math.sqrt(dim), 0.01 * level)
+    matrix = (vectors * np.maximum(values, floor)) @ vectors.T
+    left = found.typical_sd * math.sqrt(1 - shrinkage)
+    # Where nothing stands out of a small noise, the whitening was right.
+    lost = shrinkage >= 1 and found.typical_sd * math.sqrt(dim) > level / 2
+    return _symmetric(matrix), left, lost
+
+
+def _symmetric(matrix: Matrix) -> Matrix:
+    return (matrix + matrix.T) / 2

@@ -1,0 +1,202 @@
+"""What one record adds to a round of private Fisher scoring: its score and its information.
+
+Both come from the outcomes that the record might have had at the released position. Its clipped,
+centred score is what the sum of scores needs; the mean square of those of the other outcomes is
+what the model expects of it, the record's part of the information matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from numpyro_dp.mechanisms.centred import centre
+from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
+from numpyro_dp.model.private_model import PrivateModel
+
+# Shares of the squared bound on a record: of its score, its information, and both its squares.
+SCORE_SHARE, INFORMATION_SHARE, SQUARES_SHARE = 0.73, 0.25, 0.02
+# The histogram of sizes: a bin for each factor of two.
+BINS, FIRST_BIN = 80, -40
+_TINY = 1e-24
+
+
+class Position(NamedTuple):
+    """Where records are asked, and in which coordinates; released numbers.
+
+    - **u**: unconstrained latents in a row, shape (dim,).
+    - **whitening**: from scores to scores of the whitened coordinates over the clip norm, shape
+      (dim, dim).
+    - **bound**: largest Frobenius norm of a record's information, over the squared clip norm.
+    """
+
+    u: Float[Array, " dim"]
+    whitening: Float[Array, "dim dim"]
+    bound: Float[Array, ""]
+
+
+@dataclass(frozen=True)
+class RecordStatistic:
+    """A record's part of a round, as a function of released numbers; hashable.
+
+    Scores are whitened and divided by the clip norm C, so that they are clipped to norm 1.
+
+    :param private_model: the model, split.
+    :param outcomes: what a record might have shown: all of it, or draws.
+
+    **Privacy.** ``joint`` has norm 1 at most and ``sizes`` marks one bin at most, for one record
+    alone. The caller's sum clips again.
+    """
+
+    private_model: PrivateModel
+    # Traced from the model, so that equal models have equal ones; programs have no hash.
+    outcomes: Outcomes = field(compare=False)
+
+    @property
+    def draws(self) -> bool:
+        """Whether outcomes are drawn, for which a record brings its row number last."""
+        return isinstance(self.outcomes, Simulated)
+
+    @property
+    def dim(self) -> int:
+        """Unconstrained coordinates."""
+        latents = self.private_model.structure.latents.values()
+        return sum(int(np.prod(each.shape)) for each in latents)
+
+    @property
+    def num_outcomes(self) -> int:
+        """Outcomes of a record that are looked at."""
+        (terms,) = self.outcomes.terms.out_shapes
+        return int(terms[0])
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that a record adds to a round."""
+        return self.dim + self.dim * (self.dim + 1) // 2 + 2
+
+    def at(self, u: Any) -> dict[str, Array]:
+        """The latents whose row is ``u``."""
+        return unravelled(self.private_model, u)
+
+    def joint(self, at: Position, key: Any, record: list[Array]) -> Float[Array, " numbers"]:
+        """Score, information, square of the score and what the model expects of that square."""
+        own, scores, weights = self._scores(at, key, record)
+        shift = centre(scores, weights, 1.0)
+        apart = scores - shift
+        norms = jnp.sqrt(jnp.sum(apart * apart, axis=1) + _TINY)
+        kept = jnp.minimum(1, 1 / norms)
+        # What the fixed steps towards the centre leave over is taken off all outcomes alike.
+        left = (weights * kept) @ apart
+        shrunk = 1 / (1 + jnp.linalg.norm(left))
+        # Own and drawn outcomes are exchangeable under the model, so whatever all of them decide
+        # together leaves the mean of the own at zero. The information is that of the drawn alone:
+        # the own outcome may be far out where the position is.
+        everyone = _second_moment(apart, weights * kept)
+        factor = jnp.minimum(1, at.bound / (jnp.linalg.norm(everyone) + _TINY))
+        others = slice(1 if self.draws else 0, None)
+        law = weights[others] / jnp.sum(weights[others])
+        apart, kept = apart[others], kept[others]
+        information = factor * _second_moment(apart, law * kept)
+        over = at.bound / (jnp.linalg.norm(information) + _TINY)
+        information = information * jnp.minimum(1, over)
+        gap = own - shift
+        gap = gap * lax.rsqrt(jnp.maximum(jnp.sum(gap * gap), 1)) - left
+        score = factor * shrunk * gap
+        expected = (factor * shrunk) ** 2 * jnp.sum(
+            law * jnp.sum((apart * kept[:, None] - left) ** 2, axis=1)
+        )
+        half = np.sqrt(SQUARES_SHARE / 2)
+        squares = jnp.stack([jnp.sum(score * score), jnp.minimum(expected, 1)]) * half
+        return jnp.concatenate(
+            [
+                score * np.sqrt(SCORE_SHARE),
+                packed(information / at.bound) * np.sqrt(INFORMATION_SHARE),
+                squares,
+            ]
+        )
+
+    def sizes(self, at: Position, key: Any, record: list[Array]) -> Float[Array, " bins"]:
+        """One in the bin of how far the record's outcomes move its score; without a clip."""
+        _, scores, weights = self._scores(at, key, record)
+        apart = scores - weights @ scores
+        size = jnp.sqrt(weights @ jnp.sum(apart * apart, axis=1))
+        bin_ = jnp.clip(jnp.floor(jnp.log2(size + 1e-30)) - FIRST_BIN, 0, BINS - 1)
+        marked = (jnp.arange(BINS) == bin_).astype(scores.dtype)
+        return jnp.where(jnp.isfinite(size), marked, 0)
+
+    def _scores(
+        self, at: Position, key: Any, record: list[Array]
+    ) -> tuple[Float[Array, " dim"], Float[Array, "outcomes dim"], Float[Array, " outcomes"]]:
+        """Whitened scores of the own outcome and of all possible ones, and their weights."""
+        model, rows = self.private_model, list(record)
+        row = rows.pop()[0] if self.draws else 0
+        own = jax.grad(lambda u: model.record_log_likelihood(self.at(u), rows))(at.u)
+
+        def values(u: Array) -> list[Array]:
+            return jax.tree.leaves(model.constrain(self.at(u)))
+
+        if isinstance(self.outcomes, Simulated):
+            drawn = self.outcomes.draws([*values(at.u), *rows, jax.random.fold_in(key, row)])
+
+            def terms(u: Array) -> Array:
+                return self.outcomes.terms([*values(u), *rows, *drawn])[0]
+
+            scores = jnp.concatenate([own[None], jax.jacrev(terms)(at.u)])
+            weights = jnp.full(len(scores), 1 / len(scores), scores.dtype)
+        else:
+            scores = jax.jacrev(lambda u: self.outcomes.terms([*values(u), *rows])[0])(at.u)
+            (law,) = self.outcomes.law([*values(at.u), *rows])
+            weights = jax.nn.softmax(law).astype(scores.dtype)
+        return at.whitening @ own, scores @ at.whitening.T, weights
+
+
+def record_statistic(model: PrivateModel) -> RecordStatistic:
+    """The statistic of a model's records.
+
+    :raises UnsupportedModelError: where outcomes can be neither listed nor drawn.
+    """
+    constrained = dict(model.programs.constrained)
+    outcomes = possible_outcomes(
+        model.function,
+        model.layout,
+        model.structure,
+        model.plate,
+        model.num_records,
+        constrained,
+        private_size=False,
+        drawn=True,
+    )
+    return RecordStatistic(model, outcomes)
+
+
+def unravelled(model: PrivateModel, u: Any) -> dict[str, Array]:
+    """The unconstrained latents whose row is ``u``, in the order of their names."""
+    latents = model.structure.latents
+    like = {name: jnp.zeros(latents[name].shape, latents[name].dtype) for name in sorted(latents)}
+    return ravel_pytree(like)[1](jnp.asarray(u))
+
+
+def packed(matrix: Float[Array, "dim dim"]) -> Float[Array, " packed"]:
+    """The upper triangle of a symmetric matrix in a row of the same norm."""
+    rows, columns = np.triu_indices(matrix.shape[0])
+    return matrix[rows, columns] * np.where(rows == columns, 1.0, np.sqrt(2.0))
+
+
+def unpacked(row: np.ndarray, dim: int) -> np.ndarray:
+    """The symmetric matrix whose upper triangle is ``row``."""
+    rows, columns = np.triu_indices(dim)
+    matrix = np.zeros((dim, dim))
+    matrix[rows, columns] = matrix[columns, rows] = row / np.where(rows == columns, 1.0, np.sqrt(2))
+    return matrix
+
+
+def _second_moment(vectors: Array, weights: Array) -> Array:
+    scaled = vectors * weights[:, None]
+    return jnp.matmul(scaled.T, vectors, precision=lax.Precision.HIGHEST)

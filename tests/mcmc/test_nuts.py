@@ -1,0 +1,164 @@
+"""DPNUTS: one release, then NumPyro's own NUTS, as often as one likes."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import numpyro_dp as ndp
+from tests.models import logistic
+
+BUDGET = ndp.Budget(1.0, 1e-5)
+OPTIONS = {"num_warmup": 150, "num_samples": 200, "progress_bar": False}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(4)
+    x = np.c_[np.ones(4_000), rng.uniform(-1.7, 1.7, (4_000, 2))].astype(np.float32)
+    y = rng.random(4_000) < 1 / (1 + np.exp(-x @ np.array([0.3, -1.0, 0.8])))
+    return x, y.astype(np.int32)
+
+
+def kernel(model=logistic, **options):
+    return ndp.DPNUTS(model, **{"privacy": BUDGET, **options})
+
+
+@pytest.fixture(scope="module")
+def ran(data, tmp_path_factory):
+    """An object that has run twice, and the ledger."""
+    accountant = ndp.Accountant(BUDGET, path=tmp_path_factory.mktemp("nuts") / "one.ledger")
+    mcmc = ndp.MCMC(kernel(accountant=accountant), num_chains=2, **OPTIONS)
+    mcmc.run(jax.random.key(0), *data, extra_fields=("energy", "potential_energy"))
+    first = np.asarray(mcmc.get_samples()["w"]), mcmc.get_extra_fields()
+    mcmc.run(jax.random.key(1))
+    return mcmc, accountant, first
+
+
+def test_chains_and_further_runs_cost_nothing(ran, data):
+    mcmc, accountant, (first, fields) = ran
+    (entry,) = accountant.entries
+    assert entry.label == "DPNUTS"
+    assert mcmc.privacy.epsilon <= 1.0
+    assert mcmc.privacy.steps == 13
+    second = np.asarray(mcmc.get_samples()["w"])
+    assert first.shape == second.shape == (400, 3)
+    assert set(fields) >= {"energy", "potential_energy", "diverging"}
+    # Both are draws of the released posterior.
+    at = mcmc.released.located
+    for draws in (first, second):
+        np.testing.assert_allclose(draws.mean(0), at.mean, atol=4 * draws.std(0).max() / 10)
+        np.testing.assert_allclose(draws.std(0), np.sqrt(np.diag(at.covariance)), rtol=0.3)
+    # The same arrays again are the same posterior, and free.
+    mcmc.run(jax.random.key(2), *data)
+    assert len(accountant.entries) == 1
+
+
+def test_other_arguments_are_neither_a_stale_posterior_nor_a_free_touch(ran, data):
+    mcmc, accountant, _ = ran
+    for args in ((data[0].copy(), data[1]), (data[0][:100], data[1][:100]), data[:1]):
+        with pytest.raises(ValueError, match=r"of other arguments: make a new"):
+            mcmc.run(jax.random.key(0), *args)
+    assert len(accountant.entries) == 1
+
+
+def test_pickles_hold_the_release_and_no_record(ran, data):
+    mcmc, _, _ = ran
+    stored = pickle.dumps(mcmc)
+    assert data[0].tobytes()[:400] not in stored
+    assert np.asarray(data[0][17]).tobytes() not in stored
+    again = pickle.loads(stored)
+    np.testing.assert_array_equal(again.released.located.mean, mcmc.released.located.mean)
+    again.run(jax.random.key(5))
+    assert again.get_samples()["w"].shape == (400, 3)
+    assert again.privacy.epsilon == mcmc.privacy.epsilon
+    with pytest.raises(ValueError, match="other arguments"):
+        again.run(jax.random.key(5), *data)
+
+
+def test_no_array_of_the_caller_is_kept(ran):
+    mcmc, _, _ = ran
+    held = [v for v in vars(mcmc._release).values() if hasattr(v, "shape")]
+    assert held == []
+    assert mcmc._args == ()
+
+
+def test_arviz_takes_it(ran):
+    mcmc, _, _ = ran
+    found = ndp.from_numpyro(mcmc)
+    assert dict(found.posterior["w"].sizes) == {"chain": 2, "draw": 200, "w_dim_0": 3}
+    assert found.posterior.attrs["dp_relation"] == "zero_out"
+
+
+def test_the_summary_ends_with_the_privacy_line(ran, capsys):
+    mcmc, _, _ = ran
+    mcmc.print_summary()
+    assert "ε=" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_budget_that_does_not_hold_it_refuses_before_anything(data):
+    accountant = ndp.Accountant(ndp.Budget(0.5, 1e-5))
+    mcmc = ndp.MCMC(kernel(accountant=accountant), **OPTIONS)
+    with pytest.raises(ndp.BudgetExceededError):
+        mcmc.run(jax.random.key(0), *data)
+    assert accountant.entries == ()
+    with pytest.raises(RuntimeError, match="nothing was released"):
+        _ = mcmc.released
+
+
+def test_warmup_and_run_are_one_release(data):
+    accountant = ndp.Accountant(BUDGET)
+    mcmc = ndp.MCMC(kernel(accountant=accountant), **OPTIONS)
+    mcmc.warmup(jax.random.key(0), *data)
+    mcmc.run(jax.random.key(1), *data)
+    assert len(accountant.entries) == 1
+    assert mcmc.get_samples()["w"].shape == (200, 3)
+
+
+def test_a_reparametrised_model_is_released_as_written_and_sampled_as_wrapped(data):
+    def grouped(x, y):
+        tau = numpyro.sample("tau", dist.HalfNormal(1))
+        w = numpyro.sample("w", dist.Normal(0, tau).expand([3]).to_event(1))
+        with numpyro.plate("people", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+    config = {"w": numpyro.infer.reparam.LocScaleReparam(0)}
+    wrapped = numpyro.handlers.reparam(grouped, config=config)
+    mcmc = ndp.MCMC(kernel(wrapped), **OPTIONS)
+    mcmc.run(jax.random.key(0), *data)
+    draws = mcmc.get_samples()
+    assert set(draws) == {"tau", "w", "w_decentered"}
+    assert mcmc.released.private_model.latents == ("tau", "w")
+    assert np.abs(draws["w"].mean(0) - jnp.array([0.3, -1.0, 0.8])).max() < 0.5
+
+
+def test_plain_numpyro_is_pointed_to_the_release(data):
+    mcmc = numpyro.infer.MCMC(kernel(), **OPTIONS)
+    with pytest.raises(ValueError, match=r"runs in numpyro_dp.MCMC.*LikelihoodRelease"):
+        mcmc.run(jax.random.key(0), *data)
+
+
+def test_options_are_nutss_own():
+    assert kernel(target_accept_prob=0.9, max_tree_depth=6).options["max_tree_depth"] == 6
+    with pytest.raises(ValueError, match="no option 'clip_norm'"):
+        kernel(clip_norm=1.0)
+    with pytest.raises(ValueError, match="Budget"):
+        kernel(privacy=1.0)
+
+
+def test_insecure_runs_repeat_and_say_so(data):
+    found = []
+    for _ in range(2):
+        mcmc = ndp.MCMC(kernel(), secure=False, **OPTIONS)
+        mcmc.run(jax.random.key(0), *data)
+        found.append(mcmc.released.located.mean)
+    np.testing.assert_array_equal(*found)
+    assert mcmc.privacy.conditions
+
+
+def test_the_model_cannot_be_replayed_on_records(ran):
+    assert ran[0].sampler.model is None

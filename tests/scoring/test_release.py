@@ -1,0 +1,322 @@
+"""Releasing a likelihood: what is charged, refused, said; and what comes out of it."""
+
+import math
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC, NUTS, Predictive
+from numpyro.infer.util import log_density
+
+import numpyro_dp as ndp
+from numpyro_dp.accounting.events import GaussianDpEvent
+from tests.models import logistic
+
+BUDGET = ndp.Budget(1.0, 1e-5)
+
+
+def gaussian(y):
+    mean = numpyro.sample("mean", dist.Normal(0, 10))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(5))
+    numpyro.deterministic("twice", 2 * mean)
+    with numpyro.plate("people", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, sigma), obs=y)
+
+
+def counts(x, y, group):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    tau = numpyro.sample("tau", dist.HalfNormal(1))
+    with numpyro.plate("groups", 4):
+        effect = numpyro.sample("effect", dist.Normal(mu, tau))
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(jnp.exp(effect[group] + w * x)), obs=y)
+
+
+@pytest.fixture(scope="module")
+def y():
+    return np.random.default_rng(0).normal(3.0, 2.0, 5_000).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def released(y):
+    release = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, secure=False)
+    return release.run(jax.random.key(0), y, progress_bar=False)
+
+
+def test_it_lies_where_the_posterior_does(released, y):
+    """Within 5 of its own standard deviations, which are at most twice the exact ones."""
+    sd = np.sqrt(np.diag(released.located.covariance))
+    exact = np.array([y.mean(), np.log(y.std())])
+    exact_sd = np.array([y.std() / math.sqrt(len(y)), 1 / math.sqrt(2 * len(y))])
+    assert (np.abs(released.located.mean - exact) < 5 * sd).all()
+    assert (sd < 2 * exact_sd).all()
+    assert (sd > 0.7 * exact_sd).all()
+    diagnostics = released.diagnostics
+    assert diagnostics.verdicts == ()
+    assert all(float(share) > 0.99 for share in diagnostics.resolved.values())
+    assert 0.5 < diagnostics.dispersion < 2
+
+
+def test_the_model_is_the_users_with_one_factor(released):
+    trace = numpyro.handlers.trace(numpyro.handlers.seed(released.model, 0)).get_trace()
+    assert set(trace) == {"mean", "sigma", "twice", "released_likelihood"}
+    values = {"mean": jnp.asarray(2.9), "sigma": jnp.asarray(2.1)}
+    value, _ = log_density(released.model, (), {}, values)
+    u = np.array([2.9, np.log(2.1)])
+    at = released.located
+    prior = dist.Normal(0, 10).log_prob(2.9) + dist.HalfNormal(5).log_prob(2.1)
+    gap = at.response - at.design @ u
+    np.testing.assert_allclose(value, prior - 0.5 * gap @ gap, rtol=1e-4)
+
+
+def test_nuts_on_it_agrees_with_its_closed_form(released):
+    mcmc = MCMC(NUTS(released.model), num_warmup=300, num_samples=1_000, progress_bar=False)
+    mcmc.run(jax.random.key(1))
+    draws = mcmc.get_samples()
+    sd = np.sqrt(np.diag(released.located.covariance))
+    # Monte Carlo errors of a hundred effective draws would be a tenth.
+    assert abs(draws["mean"].mean() - released.located.mean[0]) < 0.3 * sd[0]
+    assert abs(np.log(draws["sigma"]).mean() - released.located.mean[1]) < 0.3 * sd[1]
+    np.testing.assert_allclose(draws["mean"].std(), sd[0], rtol=0.25)
+    guided = Predictive(released.guide, num_samples=2_000)(jax.random.key(2))
+    np.testing.assert_allclose(guided["mean"].std(), sd[0], rtol=0.1)
+    np.testing.assert_allclose(np.log(guided["sigma"]).mean(), released.located.mean[1], atol=1e-2)
+
+
+def test_the_guides_density_is_that_of_its_draws(released):
+    drawn = numpyro.handlers.trace(numpyro.handlers.seed(released.guide, 0)).get_trace()
+    value, _ = log_density(numpyro.handlers.seed(released.guide, 0), (), {}, {})
+    at, u = released.located, drawn["_released_latent"]["value"]
+    normal = dist.MultivariateNormal(jnp.asarray(at.mean), jnp.asarray(at.covariance)).log_prob(u)
+    np.testing.assert_allclose(value, normal - u[1], rtol=1e-3)
+
+
+def test_another_prior_costs_nothing(released):
+    """The likelihood alone can be taken off, and put to any other prior of the same latents."""
+
+    def other():
+        numpyro.sample("mean", dist.Normal(100, 0.01))
+        numpyro.sample("sigma", dist.HalfNormal(5))
+
+    swapped = numpyro.handlers.substitute(released.model, data={"mean": jnp.asarray(100.0)})
+    trace = numpyro.handlers.trace(numpyro.handlers.seed(swapped, 0)).get_trace()
+    assert float(trace["released_likelihood"]["fn"].log_factor) < -1e3
+
+
+def test_a_hierarchy_is_released_centred_and_sampled_in_any_form():
+    rng = np.random.default_rng(2)
+    group = rng.integers(0, 4, 4_000)
+    effects, x = np.array([0.2, 0.8, -0.3, 0.5]), rng.uniform(-1, 1, 4_000).astype(np.float32)
+    y = rng.poisson(np.exp(effects[group] + 0.6 * x)).astype(np.int32)
+    release = ndp.LikelihoodRelease(counts, privacy=ndp.Budget(2.0, 1e-5), secure=False)
+    found = release.run(jax.random.key(0), x, y, group.astype(np.int32), progress_bar=False)
+    names = {"effect": numpyro.infer.reparam.LocScaleReparam(0)}
+    mcmc = MCMC(
+        NUTS(numpyro.handlers.reparam(found.model, config=names)),
+        num_warmup=300,
+        num_samples=500,
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(1))
+    draws = mcmc.get_samples()
+    assert set(draws) >= {"effect", "effect_decentered", "mu", "tau", "w"}
+    z = (draws["effect"].mean(0) - effects) / draws["effect"].std(0)
+    assert np.abs(z).max() < 5
+    # The records say nothing of mu and tau themselves.
+    assert abs(float(draws["w"].mean()) - 0.6) < 5 * float(draws["w"].std())
+
+
+def test_every_round_is_one_gaussian_and_all_are_charged_before_a_record_is_read(y, monkeypatch):
+    accountant = ndp.Accountant(ndp.Budget(1.0, 1e-5))
+    release = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, accountant=accountant)
+    seen = []
+    monkeypatch.setattr(
+        "numpyro_dp.scoring.release._rounds",
+        lambda *_: seen.append(len(accountant.entries)) or (_ for _ in ()).throw(KeyError("stop")),
+    )
+    with pytest.raises(KeyError, match="stop"):
+        release.run(jax.random.key(0), y, progress_bar=False)
+    assert seen == [1]
+    (entry,) = accountant.entries
+    gaussians = [e for part in entry.event.events for e in part.events if hasattr(e, "event")]
+    assert all(isinstance(e.event, GaussianDpEvent) for e in gaussians)
+    assert sum(e.count for e in gaussians) == 13
+    # Squared privacy losses add up to those of the budget's one Gaussian, within the lattice's.
+    total = math.sqrt(sum(e.count / e.event.noise_multiplier**2 for e in gaussians))
+    assert total == pytest.approx(1 / ndp.calibrate(GaussianDpEvent, BUDGET), rel=0.01)
+    assert accountant.epsilon() <= 1.0
+
+
+def test_the_report_can_be_recomputed_and_names_what_was_released(released):
+    report = released.privacy
+    assert report.epsilon <= 1.0
+    assert report.recompute() == pytest.approx(report.epsilon)
+    assert "scores and information (12)" in str(report)
+    assert "secure=False" in str(report) or report.conditions
+
+
+def test_replace_one_has_twice_the_noise(y):
+    found = {}
+    for relation in ("zero_out", "replace_one"):
+        accountant = ndp.Accountant(relation=relation)
+        release = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, accountant=accountant)
+        found[relation] = release.bind((y,), {})
+    noise = {name: each.plan.noise_multiplier for name, each in found.items()}
+    assert noise["replace_one"] == pytest.approx(2 * noise["zero_out"], rel=0.01)
+    signal = {name: each.forecast.signal for name, each in found.items()}
+    assert signal["zero_out"] == pytest.approx(4 * signal["replace_one"], rel=1e-3)
+
+
+def test_one_broken_record_neither_poisons_nor_reveals(y):
+    broken = y.copy()
+    broken[7] = np.nan
+    release = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, secure=False)
+    found = [
+        release.run(jax.random.key(0), each, progress_bar=False).located for each in (broken, y)
+    ]
+    assert np.isfinite(found[0].mean).all()
+    gap = np.abs(found[0].mean - found[1].mean)
+    assert (gap < np.sqrt(np.diag(found[0].covariance))).all()
+
+
+def test_no_record_is_in_what_is_kept(released, tmp_path, y):
+    path = tmp_path / "released.pkl"
+    marked = np.float32(y[123]).tobytes()
+    released.save(path)
+    assert marked not in path.read_bytes()
+    again = ndp.ReleasedLikelihood.load(path)
+    np.testing.assert_array_equal(again.located.mean, released.located.mean)
+    assert str(again.privacy) == str(released.privacy)
+    drawn = Predictive(again.model, num_samples=3)(jax.random.key(0))
+    assert drawn["mean"].shape == (3,)
+    path.write_bytes(pickle.dumps("else"))
+    with pytest.raises(ValueError, match="no released likelihood"):
+        ndp.ReleasedLikelihood.load(path)
+
+
+def test_float64_runs(y):
+    with jax.enable_x64(True):
+        release = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, secure=False)
+        found = release.run(jax.random.key(0), y.astype(np.float64), progress_bar=False)
+    assert abs(found.located.mean[0] - y.mean()) < 5 * math.sqrt(found.located.covariance[0, 0])
+
+
+# --- refusals: before anything is charged
+
+
+def refused(error, match, model, *args, **options):
+    accountant = options.pop("accountant", ndp.Accountant())
+    release = ndp.LikelihoodRelease(
+        model, **{"privacy": BUDGET, "accountant": accountant, **options}
+    )
+    with pytest.raises(error, match=match):
+        release.run(jax.random.key(0), *args, progress_bar=False)
+    assert accountant.entries == ()
+
+
+def test_what_cannot_teach_anything_is_refused_with_what_would(y):
+    refused(ValueError, r"times as many records, or a larger epsilon", gaussian, y[:60])
+    small = ndp.Budget(0.01, 1e-5)
+    refused(ValueError, r"tell next to nothing .*Nothing was charged", gaussian, y, privacy=small)
+    expected = ndp.LikelihoodRelease(gaussian, privacy=small).forecast(y)
+    assert expected.verdict == "not"
+    assert "not resolved" in str(expected)
+    release = ndp.LikelihoodRelease(gaussian, privacy=small, allow_unresolved=True)
+    found = release.run(jax.random.key(0), y, progress_bar=False)
+    assert np.isfinite(found.located.mean).all()
+
+
+def test_the_remedy_of_a_refusal_is_enough(y):
+    expected = ndp.LikelihoodRelease(gaussian, privacy=BUDGET).forecast(y[:60])
+    times = float(expected.remedy.split("about ")[1].split(" times")[0])
+    more = ndp.LikelihoodRelease(gaussian, privacy=BUDGET).forecast(y[: math.ceil(60 * times)])
+    assert more.verdict != "not"
+
+
+def test_a_forecast_reads_no_value(y):
+    release = ndp.LikelihoodRelease(gaussian, privacy=BUDGET)
+    assert release.forecast(y) == release.forecast(np.full_like(y, np.nan))
+
+
+def test_a_private_number_of_records_is_refused(y):
+    accountant = ndp.Accountant(relation="add_remove")
+    refused(ndp.UnsupportedModelError, "zero_out", gaussian, y, accountant=accountant)
+
+
+def test_records_with_latents_of_their_own_are_refused(y):
+    def mixture(y):
+        means = numpyro.sample("means", dist.Normal(0, 3).expand([2]).to_event(1))
+        with numpyro.plate("people", y.shape[0]):
+            which = numpyro.sample("which", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+            numpyro.sample("y", dist.Normal(means[which], 1), obs=y)
+
+    refused(ndp.UnsupportedModelError, r"several modes.*DPSGLD", mixture, y)
+
+
+def test_a_flat_prior_is_refused(y):
+    def flat(y):
+        mean = numpyro.sample("mean", dist.ImproperUniform(dist.constraints.real, (), ()))
+        with numpyro.plate("people", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+
+    refused(ndp.UnsupportedModelError, r"`mean` is flat.*proper prior", flat, y)
+
+
+def test_a_factor_without_an_outcome_is_refused(y):
+    def bare(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 10))
+        with numpyro.plate("people", y.shape[0]):
+            numpyro.factor("likelihood", -0.5 * (y - mean) ** 2)
+
+    refused(ndp.UnsupportedModelError, r"`people` there is `likelihood`", bare, y)
+
+
+def test_arguments_out_of_range(y):
+    for options, match in (
+        ({"privacy": 1.0}, "Budget"),
+        ({"num_rounds": 0}, "num_rounds"),
+        ({"num_rounds": 2.5}, "num_rounds"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            ndp.LikelihoodRelease(gaussian, **{"privacy": BUDGET, **options})
+    with pytest.raises(ValueError, match="NumPyro model"):
+        ndp.LikelihoodRelease("model", privacy=BUDGET)
+
+
+# --- calibration, on fresh data sets
+
+
+def covered(model, generate, records, epsilon, sets):
+    """Shares of truths within 95 % intervals, and the exact posterior's, by data set."""
+    release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(epsilon, 1e-5))
+    within = []
+    for k in range(sets):
+        truth, args = generate(np.random.default_rng(5_000 + k), records)
+        at = release.run(jax.random.key(k), *args, progress_bar=False).located
+        within.append(np.abs(at.mean - truth) < 1.96 * np.sqrt(np.diag(at.covariance)))
+    return np.array(within).mean()
+
+
+def of_logistic(rng, records):
+    x = np.c_[np.ones(records), rng.uniform(-1.7, 1.7, (records, 2))].astype(np.float32)
+    w = rng.normal(size=3)
+    return w, (x, (rng.random(records) < 1 / (1 + np.exp(-x @ w))).astype(np.int32))
+
+
+def of_gaussian(rng, records):
+    mean, sigma = 10 * rng.normal(), 5 * abs(rng.normal())
+    return np.array([mean, np.log(sigma)]), (rng.normal(mean, sigma, records).astype(np.float32),)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "generate", "epsilon"), [(logistic, of_logistic, 1.0), (gaussian, of_gaussian, 2.0)]
+)
+def test_intervals_cover_as_they_say(model, generate, epsilon):
+    """20 sets of 3 and 2 coordinates: .95 less 3 binomial errors of 60 and 40 is .86 and .84."""
+    assert covered(model, generate, 1_000, epsilon, 20) >= 0.84

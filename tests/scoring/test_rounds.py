@@ -1,0 +1,145 @@
+"""What follows from the rounds: exact where nothing is noisy, honest where it is."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from numpyro_dp.scoring.located import located
+from numpyro_dp.scoring.rounds import (
+    HISTOGRAM,
+    Prior,
+    Round,
+    first_settings,
+    geometric_shares,
+    next_settings,
+    pool,
+)
+
+DIM, RECORDS = 4, 5_000
+
+
+@pytest.fixture
+def truth():
+    rng = np.random.default_rng(3)
+    root = rng.normal(size=(DIM, DIM))
+    return RECORDS * (root @ root.T + 0.3 * np.eye(DIM)), rng.normal(size=DIM)
+
+
+PRIOR = Prior(np.array([0.5, 0.0, -0.5, 0.0]), np.array([1.0, 2.0, 0.5, 3.0]))
+
+
+def quadratic(truth, noise, seeds=0, num_rounds=12):
+    """Rounds of a likelihood that is normal: A about the truth, with noise of this share."""
+    information, mode = truth
+    rng, shares = np.random.default_rng(seeds), geometric_shares(num_rounds)
+    signal = 1 / noise
+    size = math.sqrt(np.trace(np.diag(PRIOR.sd) @ information @ np.diag(PRIOR.sd)) / RECORDS)
+    settings = first_settings(PRIOR, np.eye(80)[int(math.log2(size)) + 40], -40)
+    rounds = []
+    for share in shares:
+        w, clip, bound = settings.whitening, settings.clip_norm, settings.information_bound
+        sd = 1 / (signal * math.sqrt(share))
+        sds = clip * sd / math.sqrt(0.73), bound * sd / math.sqrt(0.25), clip**2 * sd * 10
+        symmetric = rng.normal(size=(DIM, DIM))
+        exact = w @ information @ w.T
+        told = float(np.trace(exact))
+        rounds.append(
+            Round(
+                at=settings,
+                score=w @ information @ (mode - settings.u) + sds[0] * rng.normal(size=DIM),
+                information=exact + sds[1] * (symmetric + symmetric.T) / 2,
+                square=told + sds[2] * rng.normal(),
+                expected=told + sds[2] * rng.normal(),
+                score_sd=sds[0],
+                information_sd=sds[1],
+                square_sd=sds[2],
+                share=share,
+            )
+        )
+        if len(rounds) < len(shares):
+            settings = next_settings(rounds, PRIOR, RECORDS, signal, shares)
+    return rounds
+
+
+@pytest.mark.parametrize("num_rounds", [8, 12, 16])
+def test_shares_add_up_with_the_histograms(num_rounds):
+    shares = geometric_shares(num_rounds)
+    assert len(shares) == num_rounds
+    assert sum(shares) == pytest.approx(1 - HISTOGRAM)
+    assert list(shares) == sorted(shares)
+
+
+def test_without_noise_it_is_the_normal_posterior(truth):
+    information, mode = truth
+    rounds = quadratic(truth, 1e-4)
+    at = located(rounds, PRIOR, RECORDS)
+    precision = information + PRIOR.precision
+    mean = np.linalg.solve(precision, information @ mode + PRIOR.precision @ PRIOR.mean)
+    np.testing.assert_allclose(at.mean, mean, atol=1e-5)
+    np.testing.assert_allclose(at.covariance, np.linalg.inv(precision), atol=1e-8)
+    # The likelihood alone.
+    np.testing.assert_allclose(at.design.T @ at.design, information, rtol=1e-3)
+    np.testing.assert_allclose(np.linalg.solve(at.design, at.response), mode, atol=1e-5)
+    assert at.dispersion == pytest.approx(1, rel=1e-2)
+    assert at.verdicts() == ()
+    # In whitened coordinates the information is nearly all of the identity.
+    assert (np.abs(at.information - 1) < 0.02).all()
+
+
+def test_with_noise_intervals_hold_what_they_say(truth):
+    """400 fits of 4 coordinates, the noise as large as the posterior: .95 within .93 to .97."""
+    information, mode = truth
+    within, widths = [], []
+    for seed in range(100):
+        rng = np.random.default_rng(1_000 + seed)
+        # The records' own draw of the mode, about a truth drawn from nowhere in particular.
+        moved = mode + np.linalg.cholesky(np.linalg.inv(information)) @ rng.normal(size=DIM)
+        at = located(quadratic((information, moved), 4.0, seed), PRIOR, RECORDS)
+        sd = np.sqrt(np.diag(at.covariance))
+        within.append(np.abs(at.mean - mode) < 1.96 * sd)
+        widths.append(sd / np.sqrt(np.diag(np.linalg.inv(information))))
+    assert 0.925 < np.mean(within) < 0.985
+    assert 1.05 < np.median(widths) < 1.8
+
+
+def test_a_step_is_one_unit_of_information_per_record_at_most(truth):
+    information, mode = truth
+    rounds = quadratic((information, mode + 50.0), 1e-6)
+    precision = PRIOR.precision
+    for before, after in pairwise(rounds):
+        step = after.at.u - before.at.u
+        length = math.sqrt(step @ (information + precision) @ step / RECORDS)
+        assert length <= 1.05
+    assert math.sqrt(np.sum((rounds[1].at.u - rounds[0].at.u) ** 2)) > 0
+
+
+def test_a_posterior_not_arrived_at_is_named(truth):
+    information, mode = truth
+    at = located(quadratic((information, mode + 50.0), 1.0), PRIOR, RECORDS)
+    assert any("not arrived" in said for said in at.verdicts())
+
+
+def test_clips_are_as_loose_as_their_noise_allows(truth):
+    typical = math.sqrt(DIM / RECORDS)
+    loose, tight = quadratic(truth, 1e-3)[-1].at, quadratic(truth, 60.0)[-1].at
+    assert loose.clip_norm == pytest.approx(10 * typical, rel=0.2)
+    assert tight.clip_norm == pytest.approx(0.7 * typical, rel=1e-6)
+    for at in (loose, tight):
+        assert at.clip_norm * typical <= at.information_bound * (1 + 1e-9)
+        assert at.information_bound <= 10 * at.clip_norm * typical * (1 + 1e-9)
+
+
+def test_rounds_that_asked_far_away_count_less(truth):
+    rounds = quadratic(truth, 1.0)
+    pooled = pool(rounds, PRIOR, RECORDS, rounds[-1].at.u, final=True)
+    assert pooled.weights.sum() == pytest.approx(1, abs=1e-6)
+    assert pooled.weights[0] < 0.05 * pooled.weights[-1]
+
+
+def test_the_first_clip_is_the_middle_of_the_commonest_bin():
+    at = first_settings(PRIOR, np.eye(80)[43] * 100 + np.arange(80) / 80, -40)
+    assert (at.clip_norm, at.information_bound) == pytest.approx((2.0**3.5, 2.0**7))
+    np.testing.assert_array_equal(at.u, PRIOR.mean)
+    np.testing.assert_array_equal(np.diag(at.whitening), PRIOR.sd)

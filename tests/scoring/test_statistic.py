@@ -1,0 +1,164 @@
+"""What one record adds: bounded whatever it is, and centred under the model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+from numpyro_dp.model.private_model import private_model
+from numpyro_dp.scoring.statistic import (
+    BINS,
+    FIRST_BIN,
+    INFORMATION_SHARE,
+    SCORE_SHARE,
+    SQUARES_SHARE,
+    Position,
+    packed,
+    record_statistic,
+    unpacked,
+)
+from tests.models import logistic
+
+DIM = 3
+
+
+def poisson(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([DIM]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+
+def normal(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 10).expand([DIM - 1]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(5))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x[:, : DIM - 1] @ w, sigma), obs=y)
+
+
+def statistic(model, outcome=np.int32):
+    shapes = np.zeros((40, DIM), np.float32), np.zeros(40, outcome)
+    return record_statistic(private_model(model, shapes))
+
+
+def at(whitening=1.0, bound=0.3, u=(0.3, -0.5, 0.2)):
+    return Position(jnp.asarray(u), whitening * jnp.eye(DIM), jnp.asarray(bound))
+
+
+def record(x, y, row=0):
+    return [jnp.asarray(x, jnp.float32)[None], jnp.asarray(y)[None], jnp.asarray([row], jnp.int32)]
+
+
+def parts(vector):
+    score, information, squares = np.split(np.asarray(vector, float), [DIM, len(vector) - 2])
+    information = unpacked(information, DIM) / np.sqrt(INFORMATION_SHARE)
+    return score / np.sqrt(SCORE_SHARE), information, squares / np.sqrt(SQUARES_SHARE / 2)
+
+
+def joint(found, position, x, y, row=0):
+    given = record(x, y, row)
+    return found.joint(position, jax.random.key(0), given if found.draws else given[:2])
+
+
+EXTREMES = [0.0, 1e-20, 1.0, -3.0, 40.0, 1e4, -1e15]
+
+
+@pytest.mark.parametrize(
+    ("model", "outcomes", "kind"),
+    [
+        (logistic, [0, 1], np.int32),
+        (poisson, [0, 3, 10**8], np.int32),
+        (normal, EXTREMES, np.float32),
+    ],
+)
+@pytest.mark.parametrize("whitening", [1e-6, 1.0, 1e6])
+def test_no_record_adds_more_than_one(model, outcomes, kind, whitening):
+    found = statistic(model, kind)
+    rng = np.random.default_rng(0)
+    inputs = [*rng.choice(EXTREMES, (6, DIM)), np.ones(DIM)]
+    rows = [(x, kind(y)) for x in inputs for y in outcomes]
+    joined = jax.jit(lambda x, y: joint(found, at(whitening), x, y))
+    norms = [float(jnp.linalg.norm(joined(jnp.asarray(x, jnp.float32), y))) for x, y in rows]
+    finite = [norm for norm in norms if np.isfinite(norm)]
+    # What is not finite is left out by the sum.
+    assert len(finite) >= 9
+    assert max(finite) <= 1 + 1e-5
+    sized = jax.jit(lambda x, y: found.sizes(at(whitening), jax.random.key(0), _row(found, x, y)))
+    for x, y in rows:
+        marked = np.asarray(sized(jnp.asarray(x, jnp.float32), y))
+        assert marked.sum() in (0, 1)
+        assert np.isfinite(marked).all()
+
+
+def _row(found, x, y):
+    given = record(x, y)
+    return given if found.draws else given[:2]
+
+
+@pytest.mark.parametrize("whitening", [0.1, 1.0, 30.0])
+def test_listed_scores_have_mean_zero_and_the_models_information(whitening):
+    found, x = statistic(logistic), np.array([1.0, 0.4, -0.8])
+    position = at(whitening, bound=1e6)
+    chance = 1 / (1 + np.exp(-x @ np.asarray(position.u)))
+    law = np.array([1 - chance, chance])
+    scores, informations, squares = zip(
+        *(parts(joint(found, position, x, np.int32(y))) for y in (0, 1)), strict=True
+    )
+    np.testing.assert_allclose(law @ np.stack(scores), 0, atol=2e-6)
+    # Nothing of the outcome is in what the model expects of it.
+    np.testing.assert_allclose(informations[0], informations[1], rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(squares[0][1], squares[1][1], rtol=1e-5)
+    np.testing.assert_allclose(law @ [s[0] for s in squares], squares[0][1], rtol=1e-4)
+    if whitening == 0.1:
+        exact = chance * (1 - chance) * whitening**2 * np.outer(x, x)
+        np.testing.assert_allclose(informations[0] * 1e6, exact, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("model", [poisson, normal])
+@pytest.mark.parametrize("whitening", [0.3, 3.0])
+def test_drawn_scores_have_mean_zero_under_the_model(model, whitening):
+    """Own and drawn are exchangeable: 4 standard errors, a false alarm in some 1,000 runs."""
+    kind = np.int32 if model is poisson else np.float32
+    found, x, position = statistic(model, kind), np.array([1.0, 0.4, -0.8]), at(whitening)
+    rng, count = np.random.default_rng(1), 20_000
+    eta = x @ np.asarray(position.u)
+    if model is poisson:
+        y = rng.poisson(np.exp(eta), count).astype(kind)
+    else:
+        u = np.asarray(position.u, float)
+        # Sites in the order of their names: sigma, then w.
+        y = rng.normal(x[:2] @ u[1:], np.exp(u[0]), count).astype(kind)
+    given = record(x, y[0])[0]
+    joined = jax.jit(
+        jax.vmap(
+            lambda y, row: found.joint(position, jax.random.key(2), [given, y[None], row[None]])
+        )
+    )
+    vectors = np.asarray(joined(jnp.asarray(y), jnp.arange(count, dtype=jnp.int32)), float)
+    mean, error = vectors.mean(0), vectors.std(0) / np.sqrt(count)
+    assert (np.abs(mean[:DIM]) <= 4 * error[:DIM] + 1e-7).all()
+    # Its square is what the model expects of it.
+    gap = vectors[:, -2] - vectors[:, -1]
+    assert abs(gap.mean()) <= 4 * gap.std() / np.sqrt(count) + 1e-6
+    # A record far out stays within the bound, and out of the information of the others.
+    far = joined(jnp.asarray([y[0], kind(60)]), jnp.zeros(2, jnp.int32))
+    information = parts(far[1])[1]
+    assert np.linalg.norm(information) <= 1 + 1e-5
+
+
+def test_a_row_of_a_matrix_has_its_norm():
+    matrix = np.random.default_rng(0).normal(size=(4, 4))
+    matrix = matrix + matrix.T
+    row = np.asarray(packed(jnp.asarray(matrix)))
+    np.testing.assert_allclose(np.linalg.norm(row), np.linalg.norm(matrix), rtol=1e-6)
+    np.testing.assert_allclose(unpacked(row, 4), matrix, rtol=1e-6)
+
+
+def test_sizes_are_powers_of_two():
+    found, x = statistic(logistic), np.array([1.0, 0.4, -0.8])
+    marked = found.sizes(at(8.0), jax.random.key(0), record(x, 1)[:2])
+    chance = 1 / (1 + np.exp(-x @ np.asarray(at().u)))
+    size = 8 * np.linalg.norm(x) * np.sqrt(chance * (1 - chance))
+    assert marked.shape == (BINS,)
+    assert int(np.argmax(marked)) == int(np.floor(np.log2(size))) - FIRST_BIN
