@@ -32,7 +32,7 @@ class Located(NamedTuple):
       shape (dim,).
     - **dispersion**: ρ, by how much records vary more than the information says.
     - **misfit**: by how much more than the model expects of them; **misfit_sd**: its noise.
-    - **disagreement**: χ² of the last rounds' scores, over its degrees of freedom.
+    - **disagreement**: χ² of the rounds' scores over **freedom**, its degrees of freedom.
     - **travelled**: distance of the mean from the last round's position, in posterior sds.
     - **unresolved**: whether the information's shape was lost in its noise.
     """
@@ -48,8 +48,14 @@ class Located(NamedTuple):
     misfit: float
     misfit_sd: float
     disagreement: float
+    freedom: int
     travelled: float
     unresolved: bool
+
+    @property
+    def _by_chance(self) -> float:
+        """What one release in a thousand exceeds where nothing is wrong."""
+        return float(chi2.ppf(0.999, self.freedom)) / self.freedom if self.freedom else math.inf
 
     def verdicts(self) -> tuple[str, ...]:
         """What the released numbers say against the likelihood; empty where nothing does."""
@@ -60,7 +66,7 @@ class Located(NamedTuple):
                 "deviations, so the intervals are not calibrated. Give priors on the scale of the "
                 "answer (within a factor of ten), more privacy budget, or more records"
             )
-        elif self.disagreement > _DISAGREEMENT:
+        elif self.disagreement > max(_DISAGREEMENT, self._by_chance):
             said.append(
                 f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
                 "the intervals were widened by that and are not calibrated"
@@ -110,6 +116,7 @@ def located(rounds: Sequence[Round], prior: Prior, num_records: int) -> Located:
         misfit=pooled.misfit,
         misfit_sd=pooled.misfit_sd,
         disagreement=chi / max(freedom, 1),
+        freedom=freedom,
         travelled=float(norm(mean - outward @ rounds[-1].at.u)),
         unresolved=pooled.unresolved,
     )

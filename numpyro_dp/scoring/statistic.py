@@ -100,9 +100,8 @@ class RecordStatistic:
         # the own outcome may be far out where the position is.
         everyone = _second_moment(apart, weights * kept)
         factor = jnp.minimum(1, at.bound / (jnp.linalg.norm(everyone) + _TINY))
-        others = slice(1 if self.draws else 0, None)
-        law = weights[others] / jnp.sum(weights[others])
-        apart, kept = apart[others], kept[others]
+        law, apart, kept = (self._expected(each) for each in (weights, apart, kept))
+        law = law / jnp.sum(law)
         information = factor * _second_moment(apart, law * kept)
         over = at.bound / (jnp.linalg.norm(information) + _TINY)
         information = information * jnp.minimum(1, over)
@@ -123,13 +122,22 @@ class RecordStatistic:
         )
 
     def sizes(self, at: Position, key: Any, record: list[Array]) -> Float[Array, " bins"]:
-        """One in the bin of how far the record's outcomes move its score; without a clip."""
+        """One in the bin of how far the model's outcomes move its score; without a clip.
+
+        Far from the posterior the own outcome says how far, and nothing of the model's scores.
+        """
         _, scores, weights = self._scores(at, key, record)
-        apart = scores - weights @ scores
-        size = jnp.sqrt(weights @ jnp.sum(apart * apart, axis=1))
+        scores, law = self._expected(scores), self._expected(weights)
+        law = law / jnp.sum(law)
+        apart = scores - law @ scores
+        size = jnp.sqrt(law @ jnp.sum(apart * apart, axis=1))
         bin_ = jnp.clip(jnp.floor(jnp.log2(size + 1e-30)) - FIRST_BIN, 0, BINS - 1)
         marked = (jnp.arange(BINS) == bin_).astype(scores.dtype)
         return jnp.where(jnp.isfinite(size), marked, 0)
+
+    def _expected(self, of_outcomes: Array) -> Array:
+        """The part of what the model alone says: drawn outcomes come after the own."""
+        return of_outcomes[1:] if self.draws else of_outcomes
 
     def _scores(
         self, at: Position, key: Any, record: list[Array]
@@ -172,6 +180,7 @@ def record_statistic(model: PrivateModel) -> RecordStatistic:
         constrained,
         private_size=False,
         drawn=True,
+        at_once=True,
     )
     return RecordStatistic(model, outcomes)
 

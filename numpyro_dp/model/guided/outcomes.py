@@ -109,6 +109,7 @@ class _OneRecord(NamedTuple):
     num_records: int
     sites: tuple[str, ...]
     enum_dim: int
+    at_once: bool
 
     def can_be_listed(self, values: Any, arrays: list[Any]) -> bool:
         """Whether there is one outcome, a single number of few possible values."""
@@ -145,6 +146,9 @@ class _OneRecord(NamedTuple):
             return [found[site]["value"] for site in self.sites]
 
         try:
+            if self.at_once and len(self.sites) == 1 and not self.enum_dim:
+                # One key for all draws of a record: a sampler that loops splits it once a turn.
+                return [self._law(values, arrays).sample(key, (_DRAWS,))]
             return jax.vmap(one)(random.split(key, _DRAWS))
         except NotImplementedError as error:
             raise UnsupportedModelError(
@@ -213,9 +217,11 @@ def possible_outcomes(
     *,
     private_size: bool,
     drawn: bool,
+    at_once: bool = False,
 ) -> Outcomes:
     """Trace the outcomes of one record: listed where that can be, else ``drawn`` from the model.
 
+    :param at_once: take all draws of a record from one key, which is quicker.
     :raises UnsupportedModelError: where the plate has no observed site, a factor or continuous
         latents of its own, where its outcomes cannot be drawn, or where they would have to be and
         the number of records is private.
@@ -229,7 +235,7 @@ def possible_outcomes(
             "model alone does not say: use clip='plain'"
         )
     record = _OneRecord(
-        model, layout, plate, num_records, observed, enumeration_dim(structure)
+        model, layout, plate, num_records, observed, enumeration_dim(structure), at_once
     )  # fmt: skip
     outcomes = record.programs(dict(values), drawn=drawn)
     if private_size and isinstance(outcomes, Simulated):
