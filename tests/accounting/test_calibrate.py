@@ -23,9 +23,9 @@ def run(rate, steps, distance=0.0):
 
 
 CASES = [
-    (run(0.01, 10_000, 1e-11), Budget(1.0, 1e-6), "zero_out"),
-    (run(1.0, 500), Budget(0.05, 1e-5), "replace_one"),
-    (run(0.2, 3), Budget(30.0, 1e-3), "add_remove"),
+    pytest.param(run(0.01, 10_000, 1e-11), Budget(1.0, 1e-6), "zero_out", marks=pytest.mark.slow),
+    pytest.param(run(1.0, 500), Budget(0.05, 1e-5), "replace_one", marks=pytest.mark.slow),
+    pytest.param(run(0.2, 3), Budget(30.0, 1e-3), "add_remove", marks=pytest.mark.slow),
     pytest.param(run(1e-3, 2_000), Budget(8.0, 1e-9), "zero_out", marks=pytest.mark.slow),
     (GaussianDpEvent, Budget(1e-3, 1e-7), "zero_out"),
 ]

@@ -179,7 +179,9 @@ def test_a_bar_that_is_switched_on_after_the_charge_shows_no_other_one(data):
     assert "charged" not in text.getvalue()
 
 
-@pytest.mark.parametrize("method", ["vectorized", "sequential"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("vectorized", marks=pytest.mark.slow), "sequential"]
+)
 def test_the_bar_shows_epsilon_for_every_chain_method(data, method):
     mcmc = ndp.MCMC(kernel(), num_warmup=10, num_samples=30, num_chains=2, chain_method=method)
     with redirect_stderr(io.StringIO()) as text:

@@ -28,7 +28,9 @@ def main(**changes):
     return ndp.DPSGLD(normal_mean, step_size=1e-6, **{"noise_multiplier": 4.0, **SHARED, **changes})
 
 
-@pytest.mark.parametrize("chains", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize(
+    "chains", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_chains_start_where_the_first_kernel_ends(chains):
     cold = run(main(), num_chains=chains).get_samples()["mu"]
     warm = run(main(init_kernel=first()), num_chains=chains).get_samples()["mu"]

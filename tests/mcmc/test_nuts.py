@@ -119,6 +119,7 @@ def test_warmup_and_run_are_one_release(data):
     assert mcmc.get_samples()["w"].shape == (200, 3)
 
 
+@pytest.mark.slow
 def test_a_reparametrised_model_is_released_as_written_and_sampled_as_wrapped(data):
     def grouped(x, y):
         tau = numpyro.sample("tau", dist.HalfNormal(1))
@@ -150,6 +151,7 @@ def test_options_are_nutss_own():
         kernel(privacy=1.0)
 
 
+@pytest.mark.slow
 def test_insecure_runs_repeat_and_say_so(data):
     found = []
     for _ in range(2):

@@ -41,7 +41,7 @@ def metered(name, **changes):
     ("chains", "method", "charges"),
     [
         pytest.param(1, "sequential", [8], marks=pytest.mark.slow),
-        (2, "sequential", [8, 8]),
+        pytest.param(2, "sequential", [8, 8], marks=pytest.mark.slow),
         (2, "vectorized", [16]),
     ],
 )
@@ -95,7 +95,7 @@ def test_records_are_not_read_after_num_steps(name, data):
     ("chains", "method", "seed"),
     [
         (1, "sequential", jax.random.key),
-        (2, "vectorized", jax.random.PRNGKey),
+        pytest.param(2, "vectorized", jax.random.PRNGKey, marks=pytest.mark.slow),
         pytest.param(2, "sequential", jax.random.key, marks=pytest.mark.slow),
         pytest.param(1, "sequential", jax.random.PRNGKey, marks=pytest.mark.slow),
     ],

@@ -19,7 +19,10 @@ X = np.random.default_rng(0).normal(size=(19, 3)).astype(np.float32)
 Y = X[:, 0]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "linen")) for name in NETWORKS],
+)
 def test_prior_and_terms_are_numpyros(name):
     model = regressed(NETWORKS[name], dist.Normal(0.0, 0.7))
     wall = PrivateModel(model, (X, Y))

@@ -108,6 +108,7 @@ def test_another_prior_costs_nothing(released):
     assert float(trace["released_likelihood"]["fn"].log_factor) < -1e3
 
 
+@pytest.mark.slow
 def test_a_hierarchy_is_released_centred_and_sampled_in_any_form():
     rng = np.random.default_rng(2)
     group = rng.integers(0, 4, 4_000)
@@ -199,6 +200,7 @@ def test_no_record_is_in_what_is_kept(released, tmp_path, y):
         ndp.ReleasedLikelihood.load(path)
 
 
+@pytest.mark.slow
 def test_float64_runs(y):
     with jax.enable_x64(True):
         release = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, secure=False)

@@ -89,10 +89,16 @@ def test_without_noise_it_is_the_normal_posterior(truth):
 
 
 def test_with_noise_intervals_hold_what_they_say(truth):
-    """400 fits of 4 coordinates, the noise as large as the posterior: .95 within .93 to .97."""
+    """40 fits of 4 coordinates, the noise as large as the posterior.
+
+    Over 2,000 fits .96 were within. Of 160 that share is known to .019, more than the .016 of
+    independent ones, as the coordinates of a fit miss together. .90 is 3.1 of these below; above,
+    one miss is asked for, and no miss at all has .6 %: false alarm 1.2 %, by resampling the fits.
+    The median width is 1.25, known to .023.
+    """
     information, mode = truth
     within, widths = [], []
-    for seed in range(100):
+    for seed in range(40):
         rng = np.random.default_rng(1_000 + seed)
         # The records' own draw of the mode, about a truth drawn from nowhere in particular.
         moved = mode + np.linalg.cholesky(np.linalg.inv(information)) @ rng.normal(size=DIM)
@@ -100,7 +106,7 @@ def test_with_noise_intervals_hold_what_they_say(truth):
         sd = np.sqrt(np.diag(at.covariance))
         within.append(np.abs(at.mean - mode) < 1.96 * sd)
         widths.append(sd / np.sqrt(np.diag(np.linalg.inv(information))))
-    assert 0.925 < np.mean(within) < 0.985
+    assert 0.90 < np.mean(within) < 0.995
     assert 1.05 < np.median(widths) < 1.8
 
 

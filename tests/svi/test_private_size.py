@@ -162,7 +162,11 @@ def by_hand(x):
     numpyro.sample("mu", dist.Normal(numpyro.param("loc", 0.5), 1.0))
 
 
-@pytest.mark.parametrize("guide", [None, by_hand], ids=["autoguide", "by hand"])
+@pytest.mark.parametrize(
+    "guide",
+    [None, pytest.param(by_hand, marks=pytest.mark.slow)],
+    ids=["autoguide", "by hand"],
+)
 def test_neither_result_nor_guide_keeps_the_number(guide, fitted):
     svi, result = fitted
     if guide is not None:

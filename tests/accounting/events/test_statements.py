@@ -115,7 +115,9 @@ BITS = {
 }
 
 
-@pytest.mark.parametrize("kind", BITS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "noisy")) for kind in BITS]
+)
 def test_bits_bound_every_log_ratio_and_term(kind):
     found = np.clip(np.array(pairs(kind)), 1e-14, 1 - 1e-14)
     p = np.concatenate([found, found[:, ::-1]])

@@ -392,7 +392,9 @@ def test_a_chain_that_starts_from_a_conditional_draw_is_conditional(data):
     assert "exact draw" in mcmc.privacy.conditions[0]
 
 
-@pytest.mark.parametrize("chains", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize(
+    "chains", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_a_draw_starts_another_kernel_in_one_charge(chains, data):
     accountant = ndp.Accountant(ndp.Budget(5.0, 1e-5))
     first = concave(privacy=ndp.Budget(0.5, 5e-6), likelihood_power=1.0)

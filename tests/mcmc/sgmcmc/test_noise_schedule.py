@@ -43,6 +43,7 @@ def test_every_step_is_charged_at_its_own_noise():
     assert "2 to 8, by a schedule" in " ".join(str(mcmc.privacy).split())
 
 
+@pytest.mark.slow
 def test_the_noise_of_every_step_has_the_charged_size():
     # 256 chains of 3 coordinates: a standard deviation is known to 2.6 %; bounds at 4.5 standard
     # errors over 8 steps, false alarm 5e-5.

@@ -49,7 +49,7 @@ def stationary_variance(x, step, sampling_rate=1.0, power=1.0):
     [
         pytest.param(NOISE_OFF, 1.0, marks=pytest.mark.slow),
         pytest.param(NOISE_OFF, 0.5, marks=pytest.mark.slow),
-        ({"noise_multiplier": 1.0, "clip_norm": 8.0}, 0.5),
+        pytest.param({"noise_multiplier": 1.0, "clip_norm": 8.0}, 0.5, marks=pytest.mark.slow),
     ],
 )
 def test_stationary_mean_and_variance_are_exact(arguments, sampling_rate):

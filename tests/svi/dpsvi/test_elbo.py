@@ -75,6 +75,7 @@ def test_losses_are_calibrated_into_the_budget_and_charged_with_the_run(data):
     assert result.losses.shape == (7,)
 
 
+@pytest.mark.slow
 def test_noise_is_of_the_charged_size_and_a_replaced_record_moves_a_loss_by_the_interval(data):
     """180 losses: their standard deviation is known to 5.3 %; bound at 5 of that, 6e-7."""
     often = ndp.ElboTrace(every=1, lower=-4.0, upper=0.0, share=0.2)
