@@ -69,6 +69,10 @@ def refusal(label: str, event: DpEvent, book: Book, budget: Budget, relation: Re
     options = [option(spent, event, budget, relation) for option in (steps_that_fit, _noise)]
     named = [option for option in options if option is not None]
     remedy = f"What would fit: {', or '.join(named)}." if named else "Nothing of it would fit."
+    found = curve.composition
+    if not named and left > 0 and not found.steps and not found.bounds:
+        # Gaussians alone: together they count as the one that is left.
+        remedy = f"What would fit: the same with privacy of ε = {rounded_down(left)}."
     distant = total <= budget.epsilon and not admission.holds_distance((*spent, curve), budget)
     if distant and not named:
         remedy = (

@@ -290,3 +290,23 @@ def test_total_variation_without_room_is_named():
     accountant.charge(run(3.0, 300), label="sampler")
     with pytest.raises(BudgetExceededError, match=r"Its total variation .* is more than is kept"):
         accountant.charge(run(6.0, 10, distance=3e-7), label="sloppy tables")
+
+
+def rounds(budget):
+    """Gaussians of unequal noise, as a release of scores has them."""
+
+    def made(noise):
+        parts = [SelfComposedDpEvent(GaussianDpEvent(noise / k), 1) for k in (1, 2, 3)]
+        return ComposedDpEvent([*parts, TotalVariation(1e-12)])
+
+    return made(calibrate(made, budget))
+
+
+def test_what_would_fit_of_unequal_gaussians_fits():
+    accountant = Accountant(BUDGET)
+    accountant.charge(rounds(Budget(0.5 * BUDGET.epsilon, BUDGET.delta / 2)), label="first")
+    with pytest.raises(BudgetExceededError) as refusal:
+        accountant.charge(rounds(BUDGET), label="DPNUTS")
+    fits = float(re.search(r"the same with privacy of ε = ([\d.]+\d)", str(refusal.value))[1])
+    accountant.charge(rounds(Budget(fits, BUDGET.delta)), label="DPNUTS")
+    assert len(accountant.entries) == 2
