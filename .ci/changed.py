@@ -8,8 +8,8 @@ from pathlib import Path
 # Folders whose tests stand elsewhere, or beside their own.
 ALSO = {
     "families": ("families", "model", "estimators"),
-    "execution": ("execution", "mcmc", "svi", "estimators"),
-    "mechanisms": ("mechanisms", "contract"),
+    "execution": ("execution", "scoring", "mcmc", "svi", "estimators"),
+    "mechanisms": ("mechanisms", "contract", "scoring"),
     "mcmc": ("mcmc", "contract", "statistical"),
 }
 

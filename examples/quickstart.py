@@ -91,8 +91,8 @@ def main() -> None:
     accountant = ndp.Accountant(budget, path=options.ledger)
 
     # Nothing is to be tuned: what may be learnt at this budget is known before it is spent.
-    print(ndp.LikelihoodRelease(model, privacy=budget).forecast(x, affair))
     kernel = ndp.DPNUTS(model, privacy=budget, accountant=accountant)
+    print(kernel.forecast(x, affair))
     mcmc = ndp.MCMC(kernel, num_warmup=500, num_samples=1_000, num_chains=4)
     mcmc.run(jax.random.key(0), x, affair)
 

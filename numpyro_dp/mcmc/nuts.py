@@ -16,6 +16,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_dp.accounting import Accountant, Budget
 from numpyro_dp.execution.account import ChargedRun
+from numpyro_dp.scoring.forecast import Forecast
 from numpyro_dp.scoring.release import LikelihoodRelease
 from numpyro_dp.scoring.released import ReleasedLikelihood
 
@@ -147,6 +148,14 @@ class DPNUTS(MCMCKernel):
             allow_unresolved=self.allow_unresolved,
             secure=secure,
         )
+
+    def forecast(self, *args: Any, **kwargs: Any) -> Forecast:
+        """What a run would tell, from public numbers; costs nothing. ``print`` it.
+
+        :param args: arguments of the model; only their shapes are used.
+        :param kwargs: keyword arguments of the model.
+        """
+        return self.release(secure=True).forecast(*args, **kwargs)
 
     def sampler(self, released: ReleasedLikelihood) -> numpyro.infer.NUTS:
         """NumPyro's NUTS on what was released."""

@@ -47,20 +47,24 @@ class Forecast(NamedTuple):
             "epsilon, or fewer coordinates would do. For prediction alone DPSVI does with less"
         )
 
-    def __str__(self) -> str:
-        said = {
+    @property
+    def promise(self) -> str:
+        """What to expect, in a sentence."""
+        return {
             "resolved": f"resolved: intervals about {self.width:.2g} times as wide as NUTS's on "
             "the records, where the model fits",
             "partly": f"partly resolved: intervals about {self.width:.2g} times as wide as NUTS's "
             "on the records; weak directions stay at the prior. For prediction DPSVI is better",
             "not": f"not resolved: {self.remedy}",
         }[self.verdict]
+
+    def __str__(self) -> str:
         return (
             f"{self.num_rounds} rounds of scores and information, {self.dim} coordinates, "
             f"{self.num_records} records, ε = {self.privacy.epsilon:g} at "
             f"δ = {self.privacy.delta:g} ({self.relation})\n"
             f"  κ = {self.signal:.3g}, of the information {self.shape:.3g}; about {self.passes} "
-            f"gradients of all records\n  {said}"
+            f"gradients of all records\n  {self.promise}"
         )
 
 

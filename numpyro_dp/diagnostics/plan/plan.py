@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
+from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve, rounded_up
+from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.diagnostics.plan.affordable import affordable
 from numpyro_dp.diagnostics.plan.remedies import FINE, Fault, Findings, Verdict
 from numpyro_dp.diagnostics.plan.signal import SignalModel
@@ -19,6 +20,7 @@ from numpyro_dp.diagnostics.plan.subject import PlannedRun, planned_run
 from numpyro_dp.diagnostics.plots import axes_or_new
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.mcmc.sgmcmc.bias import SiteBias
+from numpyro_dp.scoring.forecast import Forecast, forecast
 from numpyro_dp.svi import DPSVI
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class Plan:
         at usual values of ε, or at ¼ to 4 times ``epsilon`` where those are far off.
     :param remedies: what would mend a plan that is not fine.
     :param norms: gradient norms of the made-up records.
+    :param released: what :class:`~numpyro_dp.DPNUTS` would promise at the same ε; ``None`` where
+        it does not take the model, or ε is not positive and finite.
     """
 
     kernel: str
@@ -100,6 +104,7 @@ class Plan:
     affordable: tuple[tuple[float, int], ...]
     remedies: tuple[str, ...]
     norms: tuple[float, ...]
+    released: Forecast | None = None
 
     def __str__(self) -> str:
         steps = ", ".join(f"{count} at ε = {epsilon:g}" for epsilon, count in self.affordable)
@@ -123,6 +128,7 @@ class Plan:
              f"{self.signal_to_noise:.2g} times its noise"),
             *[(name, text) for name, text in of_chain if text],
             ("affordable", marks),
+            *[("DPNUTS", f"at the same ε: {found.promise}") for found in (self.released,) if found],
         ]  # fmt: skip
         rows = [
             fill(f"{name:<12}{text}", _WIDTH, subsequent_indent=" " * 12) for name, text in lines
@@ -369,6 +375,22 @@ def _judged(studied: PlannedRun) -> Plan:
         affordable=affordable(studied, epsilon),
         remedies=found.remedies() if wrong else (),
         norms=tuple(norms.ravel().tolist()),
+        released=_released_instead(studied, epsilon),
+    )
+
+
+def _released_instead(studied: PlannedRun, epsilon: float) -> Forecast | None:
+    if studied.latents is None or not 0 < epsilon < math.inf:
+        return None
+    privacy = Budget(epsilon, studied.delta)
+    return forecast(
+        num_records=studied.num_records,
+        dim=studied.latents,
+        outcomes=0,
+        signal=1 / calibrate(GaussianDpEvent, privacy, studied.relation),
+        num_rounds=None,
+        privacy=privacy,
+        relation=studied.relation,
     )
 
 
