@@ -120,8 +120,8 @@ class _OneRecord(NamedTuple):
             return False
         try:
             shape = fn.enumerate_support(expand=True).shape
-        except NotImplementedError:
-            # Counts out of a total that differs between records.
+        except (NotImplementedError, jax.errors.ConcretizationTypeError):
+            # Counts out of a total that is the record's own.
             return False
         return shape[0] <= _MOST and math.prod(shape[1:]) == 1
 

@@ -1,0 +1,119 @@
+"""Models as others write them: located where their data came from."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy.special import expit
+
+import numpyro_dp as ndp
+
+RECORDS = 3_000
+WEIGHTS = np.array([0.3, 0.5, -0.4])
+
+
+def weights():
+    return numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+
+
+def binomial(x, trials, y):
+    w = weights()
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Binomial(trials, logits=x @ w), obs=y)
+
+
+def student(x, y):
+    w, scale = weights(), numpyro.sample("scale", dist.HalfNormal(2))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.StudentT(3.0, x @ w, scale), obs=y)
+
+
+def gamma(x, y):
+    w, shape = weights(), numpyro.sample("shape", dist.HalfNormal(3))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Gamma(shape, shape * jnp.exp(-x @ w)), obs=y)
+
+
+def ordinal(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    ordered = dist.transforms.OrderedTransform()
+    normal = dist.Normal(0, 2).expand([3]).to_event(1)
+    cuts = numpyro.sample("cuts", dist.TransformedDistribution(normal, ordered))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.OrderedLogistic(x[:, 1:] @ w, cuts), obs=y)
+
+
+def shares(y):
+    p = numpyro.sample("p", dist.Dirichlet(jnp.ones(3)))
+    with numpyro.plate("people", y.shape[0]):
+        numpyro.sample("y", dist.Categorical(p), obs=y)
+
+
+def zero_inflated(x, y):
+    w, zeros = weights(), numpyro.sample("zeros", dist.Beta(2, 2))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.ZeroInflatedPoisson(zeros, rate=jnp.exp(x @ w)), obs=y)
+
+
+def two_outcomes(x, y, z):
+    w, scale = weights(), numpyro.sample("scale", dist.HalfNormal(2))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+        numpyro.sample("z", dist.Normal(x @ w, scale), obs=z)
+
+
+def masked(x, y, seen):
+    w = weights()
+    with numpyro.plate("people", x.shape[0]), numpyro.handlers.mask(mask=seen):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def data():
+    rng = np.random.default_rng(0)
+    # An intercept, an input, and a column of 2 % ones.
+    columns = np.ones(RECORDS), rng.normal(size=RECORDS), rng.random(RECORDS) < 0.02
+    x = np.stack(columns, axis=1).astype(np.float32)
+    eta, noise = x @ WEIGHTS, rng.normal(size=RECORDS)
+    yes, seen = rng.random(RECORDS) < expit(eta), rng.random(RECORDS) < 0.9
+    trials = rng.integers(1, 9, RECORDS)
+    counts = rng.poisson(np.exp(eta)) * (rng.random(RECORDS) < 0.6)
+    latent = x[:, 1:] @ WEIGHTS[1:] + rng.logistic(size=RECORDS)
+    single = np.float32
+    return {
+        binomial: (x, trials.astype(np.int32), rng.binomial(trials, expit(eta)).astype(np.int32)),
+        student: (x, (eta + rng.standard_t(3, RECORDS)).astype(single)),
+        gamma: (x, rng.gamma(2, np.exp(eta) / 2).astype(single)),
+        ordinal: (x, np.digitize(latent, [-1, 0, 1]).astype(np.int32)),
+        shares: (rng.choice(3, RECORDS, p=[0.5, 0.3, 0.2]).astype(np.int32),),
+        zero_inflated: (x, counts.astype(np.int32)),
+        two_outcomes: (x, yes.astype(np.int32), (eta + noise).astype(single)),
+        masked: (x, yes.astype(np.int32), seen),
+    }
+
+
+DATA = data()
+TRUTHS = {ordinal: WEIGHTS[1:], shares: np.array([0.5, 0.3, 0.2])}
+SLOW = [pytest.param(model, marks=pytest.mark.slow) for model in DATA if model is not binomial]
+
+
+@pytest.mark.parametrize("model", [binomial, *SLOW], ids=lambda model: model.__name__)
+def test_it_is_located_where_its_data_came_from(model):
+    """Within 5 of its own standard deviations, and every interval below the prior's by a third."""
+    release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(2.0, 1e-5))
+    found = release.run(jax.random.key(0), *DATA[model], progress_bar=False)
+    truth = TRUTHS.get(model, WEIGHTS)
+    assert found.diagnostics.verdicts == ()
+    drawn = numpyro.infer.Predictive(found.guide, num_samples=1_000)(jax.random.key(1))
+    values = np.asarray(drawn["p" if model is shares else "w"])
+    mean, sd = values.mean(0), values.std(0)
+    assert (np.abs(mean - truth) < 5 * sd).all()
+    assert (sd < 0.67).all()
+
+
+@pytest.mark.parametrize("model", DATA, ids=lambda model: model.__name__)
+def test_its_forecast_is_made_from_shapes(model):
+    structs = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), DATA[model])
+    kernel = ndp.DPNUTS(model, privacy=ndp.Budget(2.0, 1e-5))
+    assert kernel.forecast(*structs).verdict == "resolved"
