@@ -110,6 +110,7 @@ def test_a_budget_that_does_not_hold_it_refuses_before_anything(data):
         _ = mcmc.released
 
 
+@pytest.mark.slow
 def test_warmup_and_run_are_one_release(data):
     accountant = ndp.Accountant(BUDGET)
     mcmc = ndp.MCMC(kernel(accountant=accountant), **OPTIONS)

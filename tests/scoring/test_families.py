@@ -98,7 +98,8 @@ TRUTHS = {ordinal: WEIGHTS[1:], shares: np.array([0.5, 0.3, 0.2])}
 SLOW = [pytest.param(model, marks=pytest.mark.slow) for model in DATA if model is not binomial]
 
 
-@pytest.mark.parametrize("model", [binomial, *SLOW], ids=lambda model: model.__name__)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", DATA, ids=lambda model: model.__name__)
 def test_it_is_located_where_its_data_came_from(model):
     """Within 5 of its own standard deviations, and every interval below the prior's by a third."""
     release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(2.0, 1e-5))
@@ -112,7 +113,7 @@ def test_it_is_located_where_its_data_came_from(model):
     assert (sd < 0.67).all()
 
 
-@pytest.mark.parametrize("model", DATA, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [binomial, *SLOW], ids=lambda model: model.__name__)
 def test_its_forecast_is_made_from_shapes(model):
     structs = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), DATA[model])
     kernel = ndp.DPNUTS(model, privacy=ndp.Budget(2.0, 1e-5))

@@ -77,6 +77,7 @@ def test_the_model_is_the_users_with_one_factor(released):
     np.testing.assert_allclose(value, prior - 0.5 * gap @ gap, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_nuts_on_it_agrees_with_its_closed_form(released):
     mcmc = MCMC(NUTS(released.model), num_warmup=300, num_samples=1_000, progress_bar=False)
     mcmc.run(jax.random.key(1))

@@ -71,6 +71,7 @@ def test_stationary_mean_and_variance_are_exact(arguments, sampling_rate):
     assert abs(correlation) < 0.1
 
 
+@pytest.mark.slow
 def test_likelihood_power_tempers_the_posterior():
     x = np.random.default_rng(3).normal(1.0, 1.0, (40, 2)).astype(np.float32)
     step = 0.4 / 11
