@@ -19,7 +19,9 @@ def pytest_configure(config: pytest.Config) -> None:
     Compiling is most of a default run's time: most programs run a few steps once. ``XLA_FLAGS``,
     even empty, is left as it is: CI runs the releases again with it empty.
     """
-    if config.option.markexpr == "not slow" and "XLA_FLAGS" not in os.environ:
+    if config.option.markexpr != "not slow":
+        return
+    if "XLA_FLAGS" not in os.environ:
         os.environ["XLA_FLAGS"] = known_flags()
     # Tests compile many programs alike, and the next run compiles them again.
     # ``pytest --cache-clear`` empties it.

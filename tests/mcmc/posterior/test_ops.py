@@ -488,6 +488,7 @@ def test_runs_resume_pickle_and_share_one_compilation(data, caplog):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_compilation_cache")
 def test_float64_and_plain_numpyro_runs(data):
     with jax.enable_x64(True):
         mcmc = run(concave(), (data[0].astype(float), data[1]))
