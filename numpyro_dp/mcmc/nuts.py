@@ -174,6 +174,7 @@ class Release:
 
     def __init__(self) -> None:
         self.released: ReleasedLikelihood | None = None
+        self._kernel: DPNUTS | None = None
         self._given: tuple[Any, ...] = ()
 
     @property
@@ -207,7 +208,13 @@ class Release:
             self.released = release.released_in(
                 run, rng_key, args, kwargs, progress_bar=progress_bar, label="DPNUTS"
             )
+            self._kernel = kernel
             self._given = tuple(map(_referred, jax.tree.leaves((args, kwargs))))
+        elif self._kernel is not kernel:
+            raise ValueError(
+                "this object has released the likelihood of another kernel: make a new "
+                "numpyro_dp.MCMC for this one (which is charged)"
+            )
         elif (args or kwargs) and not self._same(jax.tree.leaves((args, kwargs))):
             raise ValueError(
                 "this object has released its likelihood, of other arguments: make a new "
@@ -222,7 +229,7 @@ class Release:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"released": self.released}
+        return {"released": self.released, "_kernel": self._kernel}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _given=())

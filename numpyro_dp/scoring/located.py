@@ -10,7 +10,7 @@ import numpy as np
 from numpy.linalg import cholesky, inv, norm, solve
 from scipy.stats import chi2
 
-from numpyro_dp.scoring.rounds import Matrix, Pooled, Prior, Round, Vector, pool, posterior
+from numpyro_dp.scoring.rounds import Matrix, Pooled, PriorMoments, Round, Vector, pool, posterior
 
 # Rounds with less weight say too little to disagree.
 _HEARD = 0.05
@@ -85,7 +85,7 @@ class Located(NamedTuple):
         return tuple(said)
 
 
-def located(rounds: Sequence[Round], prior: Prior, num_records: int) -> Located:
+def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> Located:
     """The likelihood that all rounds make, with privacy noise, misfit and curvature in it."""
     whitening, centre = rounds[-1].at.whitening, rounds[-1].at.u
     for _ in range(3):

@@ -18,14 +18,14 @@ from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.messages import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
-from numpyro_dp.scoring.rounds import Prior
+from numpyro_dp.scoring.rounds import PriorMoments
 
 _DRAWS = 2_000
 # Quartiles of a normal are this far apart, in standard deviations.
 _QUARTILES = 1.349
 
 
-def prior_moments(model: PrivateModel) -> Prior:
+def prior_moments(model: PrivateModel) -> PriorMoments:
     """Medians and quartile ranges of 2,000 prior draws, as independent normals.
 
     Not means and standard deviations: a Cauchy prior has none.
@@ -47,7 +47,7 @@ def prior_moments(model: PrivateModel) -> Prior:
             "some coordinate of the prior has no spread that a number holds: give every latent a "
             "proper prior on the scale of the answer"
         )
-    return Prior(middle, spread)
+    return PriorMoments(middle, spread)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -13,7 +13,7 @@ import numpy as np
 from jax import random
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Accountant, Budget, calibrate
+from numpyro_dp.accounting import Accountant, Budget, Relation, calibrate
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.errors import UnsupportedModelError
@@ -30,9 +30,9 @@ from numpyro_dp.scoring.prior import prior_moments
 from numpyro_dp.scoring.released import ReleasedLikelihood
 from numpyro_dp.scoring.rounds import (
     HISTOGRAM,
-    Prior,
+    PriorMoments,
     Round,
-    Settings,
+    RoundSettings,
     first_settings,
     geometric_shares,
     next_settings,
@@ -43,8 +43,8 @@ from numpyro_dp.scoring.statistic import (
     INFORMATION_SHARE,
     SCORE_SHARE,
     SQUARES_SHARE,
-    Position,
     RecordStatistic,
+    RoundPosition,
     record_statistic,
     unpacked,
 )
@@ -53,11 +53,11 @@ from numpyro_dp.scoring.statistic import (
 _OUTCOMES = 0x73636F72
 
 
-class Bound(NamedTuple):
+class BoundRelease(NamedTuple):
     """Every number of a release, fixed before a record is touched."""
 
     statistic: RecordStatistic
-    prior: Prior
+    prior: PriorMoments
     plan: Releases
     shares: tuple[float, ...]
     forecast: Forecast
@@ -143,7 +143,7 @@ class LikelihoodRelease:
         :returns: the forecast; ``print`` it.
         :raises UnsupportedModelError: as :meth:`run`.
         """
-        return self.bind(args, kwargs).forecast
+        return self.bind(args, kwargs, self._account.relation).forecast
 
     def run(
         self, rng_key: Any, *args: Any, progress_bar: bool = True, **kwargs: Any
@@ -179,7 +179,7 @@ class LikelihoodRelease:
         :param label: what the ledger calls the charge; empty for the account's owner.
         """
         key = as_typed_keys(rng_key, 1)
-        bound = run.prepared(self.bind, args, kwargs)
+        bound = run.prepared(self.bind, args, kwargs, run.account.relation)
         expected = bound.forecast
         if expected.verdict == "not" and not self._allow_unresolved:
             raise ValueError(
@@ -203,9 +203,8 @@ class LikelihoodRelease:
         report = run.account.report(facts, delta=self._privacy.delta)
         return ReleasedLikelihood(model, at, facts, report)
 
-    def bind(self, args: tuple, kwargs: Mapping[str, Any]) -> Bound:
+    def bind(self, args: tuple, kwargs: Mapping[str, Any], relation: Relation) -> BoundRelease:
         """Fix every number of a release; nothing is charged or touched."""
-        relation = self._account.relation
         if relation == "add_remove":
             raise UnsupportedModelError(
                 "a release of scores uses the number of records, which is private under "
@@ -217,7 +216,9 @@ class LikelihoodRelease:
 
 
 @lru_cache(maxsize=16)
-def _bound(model: PrivateModel, privacy: Budget, relation: Any, num_rounds: int | None) -> Bound:
+def _bound(
+    model: PrivateModel, privacy: Budget, relation: Relation, num_rounds: int | None
+) -> BoundRelease:
     own = model.structure.inside(model.plate, "latent", "discrete")
     if own:
         raise UnsupportedModelError(
@@ -250,18 +251,18 @@ def _bound(model: PrivateModel, privacy: Budget, relation: Any, num_rounds: int 
         sampling_rate=1.0,
         microbatch_size=None,
     )
-    return Bound(statistic, prior, plan, shares, expected)
+    return BoundRelease(statistic, prior, plan, shares, expected)
 
 
 def _rounds(
-    bound: Bound, noise_key: Any, outcome_key: Any, records: list, show: Callable[..., None]
+    bound: BoundRelease, noise_key: Any, outcome_key: Any, records: list, show: Callable[..., None]
 ) -> list[Round]:
     """Make all releases, each asking where the ones before it point."""
     statistic, prior, shares = bound.statistic, bound.prior, bound.shares
     sizes, joint = bound.plan.sums
-    whole = Settings(prior.mean, np.diag(prior.sd), 1.0, 1.0)
+    whole = RoundSettings(prior.mean, np.diag(prior.sd), 1.0, 1.0)
 
-    def ask(phase: int, settings: Settings, step: int, number: int) -> np.ndarray:
+    def ask(phase: int, settings: RoundSettings, step: int, number: int) -> np.ndarray:
         keys = random.fold_in(noise_key, number), random.fold_in(outcome_key, number)
         each = (sizes, joint)[phase]
         found = _asked(statistic, each, phase, _position(settings), *keys, records, step)
@@ -281,13 +282,13 @@ def _rounds(
     return rounds
 
 
-def _position(settings: Settings) -> Position:
+def _position(settings: RoundSettings) -> RoundPosition:
     clip = settings.clip_norm
     numbers = settings.u, settings.whitening / clip, settings.information_bound / clip**2
-    return Position(*(jnp.asarray(x, jnp.result_type(float)) for x in numbers))
+    return RoundPosition(*(jnp.asarray(x, jnp.result_type(float)) for x in numbers))
 
 
-def _read(settings: Settings, released: np.ndarray, noise: float, share: float) -> Round:
+def _read(settings: RoundSettings, released: np.ndarray, noise: float, share: float) -> Round:
     """A round's release in the units of its whitened coordinates."""
     dim, clip, bound = len(settings.u), settings.clip_norm, settings.information_bound
     score, packed, squares = np.split(released, [dim, len(released) - 2])
@@ -311,7 +312,7 @@ def _asked(
     statistic: RecordStatistic,
     private_sum: PrivateSum,
     phase: int,
-    at: Position,
+    at: RoundPosition,
     noise_key: Any,
     outcome_key: Any,
     records: list,
@@ -321,7 +322,7 @@ def _asked(
     return private_sum.release(noise_key, partial(vector, at, outcome_key), records, step)
 
 
-def _facts(bound: Bound, at: Located) -> RunFacts:
+def _facts(bound: BoundRelease, at: Located) -> RunFacts:
     model, plan = bound.statistic.private_model, bound.plan
     names = ", ".join(f"{phase.name} ({len(phase.weights)})" for phase in plan.phases)
     return sum_facts(

@@ -29,7 +29,7 @@ _AGEING = 0.7
 _FLOOR, _LEAST_TARGET = 0.02, 0.02
 
 
-class Prior(NamedTuple):
+class PriorMoments(NamedTuple):
     """Independent normals with the location and spread of the model's prior.
 
     - **mean**, **sd**: of unconstrained coordinates, shape (dim,).
@@ -44,7 +44,7 @@ class Prior(NamedTuple):
         return np.diag(self.sd**-2.0)
 
 
-class Settings(NamedTuple):
+class RoundSettings(NamedTuple):
     """Where a round asks and how tightly it clips.
 
     - **u**: unconstrained position, shape (dim,).
@@ -70,7 +70,7 @@ class Round(NamedTuple):
     - **share**: of the squared privacy loss.
     """
 
-    at: Settings
+    at: RoundSettings
     score: Vector
     information: Matrix
     square: float
@@ -117,15 +117,19 @@ def geometric_shares(num_rounds: int) -> tuple[float, ...]:
     return tuple(float(w) for w in (1 - HISTOGRAM) * weights / weights.sum())
 
 
-def first_settings(prior: Prior, histogram: Vector, first_bin: int) -> Settings:
+def first_settings(prior: PriorMoments, histogram: Vector, first_bin: int) -> RoundSettings:
     """Ask at the prior's middle, in its units, and clip at the commonest size."""
     clip_norm = 2.0 ** (int(np.argmax(histogram)) + first_bin + 0.5)
-    return Settings(prior.mean, np.diag(prior.sd), clip_norm, clip_norm**2)
+    return RoundSettings(prior.mean, np.diag(prior.sd), clip_norm, clip_norm**2)
 
 
 def next_settings(
-    rounds: Sequence[Round], prior: Prior, num_records: int, signal: float, shares: Sequence[float]
-) -> Settings:
+    rounds: Sequence[Round],
+    prior: PriorMoments,
+    num_records: int,
+    signal: float,
+    shares: Sequence[float],
+) -> RoundSettings:
     """Where the next round asks: one Fisher-scoring step from the last, with all rounds' scores.
 
     :param signal: μ of a Gaussian mechanism as private as all rounds and the histogram together.
@@ -152,11 +156,16 @@ def next_settings(
     clip_norm = max(_TIGHTEST * typical, min(clip_norm, _LOOSEST * typical * loose))
     bound = _INFORMATION_NOISE * signal * math.sqrt(effective * INFORMATION_SHARE / dim)
     bound = min(max(bound, clip_norm * typical), _LOOSEST * clip_norm * typical)
-    return Settings(target, inv(cholesky(total)), clip_norm, bound)
+    return RoundSettings(target, inv(cholesky(total)), clip_norm, bound)
 
 
 def pool(
-    rounds: Sequence[Round], prior: Prior, num_records: int, centre: Vector, *, final: bool = False
+    rounds: Sequence[Round],
+    prior: PriorMoments,
+    num_records: int,
+    centre: Vector,
+    *,
+    final: bool = False,
 ) -> Pooled:
     """All rounds as one statement, in the whitened coordinates of the last.
 
@@ -209,7 +218,7 @@ def pool(
 
 
 def posterior(
-    pooled: Pooled, noise: Matrix, prior: Prior, whitening: Matrix
+    pooled: Pooled, noise: Matrix, prior: PriorMoments, whitening: Matrix
 ) -> tuple[Vector, Matrix]:
     """Mean and covariance, in whitened coordinates, of the prior given t ~ N(A x, noise)."""
     gain = solve(noise, pooled.information)
@@ -294,7 +303,7 @@ def _weighted_information(
 
 
 def _shrunk(
-    found: _Estimate, prior: Prior, whitening: Matrix, *, final: bool
+    found: _Estimate, prior: PriorMoments, whitening: Matrix, *, final: bool
 ) -> tuple[Matrix, float, bool]:
     """The information shrunk towards what the whitening says, its noise, and whether it told any.
 

@@ -28,7 +28,7 @@ BINS, FIRST_BIN = 80, -40
 _TINY = 1e-24
 
 
-class Position(NamedTuple):
+class RoundPosition(NamedTuple):
     """Where records are asked, and in which coordinates; released numbers.
 
     - **u**: unconstrained latents in a row, shape (dim,).
@@ -85,7 +85,7 @@ class RecordStatistic:
         """The latents whose row is ``u``."""
         return unravelled(self.private_model, u)
 
-    def joint(self, at: Position, key: Any, record: list[Array]) -> Float[Array, " numbers"]:
+    def joint(self, at: RoundPosition, key: Any, record: list[Array]) -> Float[Array, " numbers"]:
         """Score, information, square of the score and what the model expects of that square."""
         own, scores, weights = self._scores(at, key, record)
         shift = centre(scores, weights, 1.0)
@@ -121,7 +121,7 @@ class RecordStatistic:
             ]
         )
 
-    def sizes(self, at: Position, key: Any, record: list[Array]) -> Float[Array, " bins"]:
+    def sizes(self, at: RoundPosition, key: Any, record: list[Array]) -> Float[Array, " bins"]:
         """One in the bin of how far the model's outcomes move its score; without a clip.
 
         Far from the posterior the own outcome says how far, and nothing of the model's scores.
@@ -140,7 +140,7 @@ class RecordStatistic:
         return of_outcomes[1:] if self.draws else of_outcomes
 
     def _scores(
-        self, at: Position, key: Any, record: list[Array]
+        self, at: RoundPosition, key: Any, record: list[Array]
     ) -> tuple[Float[Array, " dim"], Float[Array, "outcomes dim"], Float[Array, " outcomes"]]:
         """Whitened scores of the own outcome and of all possible ones, and their weights."""
         model, rows = self.private_model, list(record)

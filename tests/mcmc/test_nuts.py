@@ -66,6 +66,17 @@ def test_other_arguments_are_neither_a_stale_posterior_nor_a_free_touch(ran, dat
     assert len(accountant.entries) == 1
 
 
+def test_another_kernel_does_not_get_the_first_ones_release(ran):
+    mcmc, accountant, _ = ran
+    first, mcmc.sampler = mcmc.sampler, kernel(accountant=accountant)
+    try:
+        with pytest.raises(ValueError, match="of another kernel"):
+            mcmc.run(jax.random.key(0))
+    finally:
+        mcmc.sampler = first
+    assert len(accountant.entries) == 1
+
+
 def test_pickles_hold_the_release_and_no_record(ran, data):
     mcmc, _, _ = ran
     stored = pickle.dumps(mcmc)

@@ -16,7 +16,7 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.scoring.release import _asked
-from numpyro_dp.scoring.statistic import Position
+from numpyro_dp.scoring.statistic import RoundPosition
 from tests.models import logistic
 
 BUDGET = ndp.Budget(1.0, 1e-5)
@@ -160,9 +160,11 @@ def test_every_round_is_one_gaussian_and_all_are_charged_before_a_record_is_read
 def test_every_number_of_a_round_has_the_charged_noise(y):
     """150 releases: a standard deviation is known to 5.8 %, the bound is 5.2 of that."""
     few = y[:200]
-    bound = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, allow_unresolved=True).bind((few,), {})
+    bound = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, allow_unresolved=True).bind(
+        (few,), {}, "zero_out"
+    )
     joint, statistic = bound.plan.sums[1], bound.statistic
-    position = Position(jnp.zeros(2), 0.05 * jnp.eye(2), jnp.asarray(0.3))
+    position = RoundPosition(jnp.zeros(2), 0.05 * jnp.eye(2), jnp.asarray(0.3))
     records = [jnp.asarray(few), jnp.arange(200, dtype=jnp.int32)]
     for step in (0, len(bound.shares) - 1):
         drawn = np.array(
@@ -216,7 +218,7 @@ def test_replace_one_has_twice_the_noise(y):
     for relation in ("zero_out", "replace_one"):
         accountant = ndp.Accountant(relation=relation)
         release = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, accountant=accountant)
-        found[relation] = release.bind((y,), {})
+        found[relation] = release.bind((y,), {}, relation)
     noise = {name: each.plan.noise_multiplier for name, each in found.items()}
     assert noise["replace_one"] == pytest.approx(2 * noise["zero_out"], rel=0.01)
     signal = {name: each.forecast.signal for name, each in found.items()}

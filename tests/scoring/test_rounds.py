@@ -9,7 +9,7 @@ import pytest
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.rounds import (
     HISTOGRAM,
-    Prior,
+    PriorMoments,
     Round,
     first_settings,
     geometric_shares,
@@ -27,7 +27,7 @@ def truth():
     return RECORDS * (root @ root.T + 0.3 * np.eye(DIM)), rng.normal(size=DIM)
 
 
-PRIOR = Prior(np.array([0.5, 0.0, -0.5, 0.0]), np.array([1.0, 2.0, 0.5, 3.0]))
+PRIOR = PriorMoments(np.array([0.5, 0.0, -0.5, 0.0]), np.array([1.0, 2.0, 0.5, 3.0]))
 
 
 def quadratic(truth, noise, seeds=0, num_rounds=12):

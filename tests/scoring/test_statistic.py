@@ -14,7 +14,7 @@ from numpyro_dp.scoring.statistic import (
     INFORMATION_SHARE,
     SCORE_SHARE,
     SQUARES_SHARE,
-    Position,
+    RoundPosition,
     packed,
     record_statistic,
     unpacked,
@@ -43,7 +43,7 @@ def statistic(model, outcome=np.int32):
 
 
 def at(whitening=1.0, bound=0.3, u=(0.3, -0.5, 0.2)):
-    return Position(jnp.asarray(u), whitening * jnp.eye(DIM), jnp.asarray(bound))
+    return RoundPosition(jnp.asarray(u), whitening * jnp.eye(DIM), jnp.asarray(bound))
 
 
 def record(x, y, row=0):
