@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from numpyro_dp.accounting import Budget, Relation
+from numpyro_dp.accounting import Budget, Relation, calibrate
+from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.model.private_model import PrivateModel
 
 # Below these a release was measured to tell next to nothing, or to lose the information's shape.
 _LEAST_SIGNAL, _LEAST_SHAPE = 3.5, 3.0
@@ -66,6 +68,29 @@ class Forecast(NamedTuple):
             f"  κ = {self.signal:.3g}, of the information {self.shape:.3g}; about {self.passes} "
             f"gradients of all records\n  {self.promise}"
         )
+
+
+def promised(
+    model: PrivateModel, epsilon: float, delta: float, relation: Relation
+) -> Forecast | None:
+    """What a release at this ε would tell; ``None`` where there is none of such a model or ε."""
+    if relation == "add_remove" or own_latents(model) or not 0 < epsilon < math.inf:
+        return None
+    privacy = Budget(epsilon, delta)
+    return forecast(
+        num_records=model.num_records,
+        dim=sum(math.prod(each.shape) for each in model.structure.latents.values()),
+        outcomes=0,
+        signal=1 / calibrate(GaussianDpEvent, privacy, relation),
+        num_rounds=None,
+        privacy=privacy,
+        relation=relation,
+    )
+
+
+def own_latents(model: PrivateModel) -> tuple[str, ...]:
+    """Latents of single records, summed out or not: such models may have several modes."""
+    return model.structure.inside(model.plate, "latent", "discrete")
 
 
 def forecast(

@@ -24,7 +24,7 @@ from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Phase, Releases, planned_releases
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel, private_model
-from numpyro_dp.scoring.forecast import Forecast, forecast
+from numpyro_dp.scoring.forecast import Forecast, forecast, own_latents
 from numpyro_dp.scoring.located import Located, located
 from numpyro_dp.scoring.prior import prior_moments
 from numpyro_dp.scoring.released import ReleasedLikelihood
@@ -219,8 +219,7 @@ class LikelihoodRelease:
 def _bound(
     model: PrivateModel, privacy: Budget, relation: Relation, num_rounds: int | None
 ) -> BoundRelease:
-    own = model.structure.inside(model.plate, "latent", "discrete")
-    if own:
+    if own := own_latents(model):
         raise UnsupportedModelError(
             f"record(s) of plate `{model.plate}` have latents of their own ({', '.join(own)}), "
             "summed out or not: such models may have several modes, which one Gaussian likelihood "

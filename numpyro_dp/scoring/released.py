@@ -134,6 +134,10 @@ class ReleasedLikelihood:
 
     **Privacy.** Everything here is post-processing of what was charged: any prior, any
     parametrisation, any number of draws costs nothing more.
+
+    **References.** scoring.md, section 1.
+
+    **Example**: see :class:`~numpyro_dp.LikelihoodRelease` and :class:`~numpyro_dp.DPNUTS`.
     """
 
     private_model: PrivateModel

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve, rounded_up
-from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
 from numpyro_dp.diagnostics.plan.affordable import affordable
 from numpyro_dp.diagnostics.plan.remedies import FINE, Fault, Findings, Verdict
 from numpyro_dp.diagnostics.plan.signal import SignalModel
@@ -20,7 +19,7 @@ from numpyro_dp.diagnostics.plan.subject import PlannedRun, planned_run
 from numpyro_dp.diagnostics.plots import axes_or_new
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.mcmc.sgmcmc.bias import SiteBias
-from numpyro_dp.scoring.forecast import Forecast, forecast
+from numpyro_dp.scoring.forecast import Forecast, promised
 from numpyro_dp.svi import DPSVI
 
 if TYPE_CHECKING:
@@ -375,22 +374,7 @@ def _judged(studied: PlannedRun) -> Plan:
         affordable=affordable(studied, epsilon),
         remedies=found.remedies() if wrong else (),
         norms=tuple(norms.ravel().tolist()),
-        released=_released_instead(studied, epsilon),
-    )
-
-
-def _released_instead(studied: PlannedRun, epsilon: float) -> Forecast | None:
-    if studied.latents is None or not 0 < epsilon < math.inf:
-        return None
-    privacy = Budget(epsilon, studied.delta)
-    return forecast(
-        num_records=studied.num_records,
-        dim=studied.latents,
-        outcomes=0,
-        signal=1 / calibrate(GaussianDpEvent, privacy, studied.relation),
-        num_rounds=None,
-        privacy=privacy,
-        relation=studied.relation,
+        released=promised(studied.model, epsilon, studied.delta, studied.relation),
     )
 
 

@@ -64,8 +64,7 @@ class PlannedRun:
     :param bias: what clipping makes of many of them.
     :param by_site: whether the clip has a bound for each site.
     :param started: whether another kernel, which sees the records, makes the start.
-    :param latents: unconstrained coordinates of the model; ``None`` where a likelihood cannot be
-        released.
+    :param model: the model, split.
     """
 
     name: str
@@ -88,7 +87,7 @@ class PlannedRun:
     synthetic: SyntheticRecords
     bias: Bias
     started: bool = False
-    latents: int | None = None
+    model: PrivateModel
     by_site: bool = False
 
     @property
@@ -251,7 +250,7 @@ def _of_kernel(
         bias=_bias(synthetic, sites, power * size, weights, stretch),
         started=kernel.init_kernel is not None,
         by_site=isinstance(options.clip_norm, Mapping),
-        latents=_releasable(model, relation),
+        model=model,
     )
 
 
@@ -295,15 +294,8 @@ def _of_svi(
         weights=weights,
         synthetic=synthetic,
         bias=bias,
-        latents=_releasable(model, svi._account.relation),
+        model=model,
     )
-
-
-def _releasable(model: PrivateModel, relation: Relation) -> int | None:
-    """Coordinates of a model whose likelihood could be released instead."""
-    if relation == "add_remove" or model.structure.inside(model.plate, "latent", "discrete"):
-        return None
-    return sum(math.prod(each.shape) for each in model.structure.latents.values())
 
 
 def _shape_only(value: Any) -> Any:
