@@ -14,10 +14,10 @@ from jax.sharding import NamedSharding
 from numpyro_dp import _validate
 from numpyro_dp._moved import mcmc_state
 from numpyro_dp.accounting import PrivacyReport
-from numpyro_dp.accounting.events import ComposedDpEvent
 from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.keys import as_typed_keys, scrub
 from numpyro_dp.execution.progress import EpsilonTable, steps_bar
+from numpyro_dp.mcmc.first import First
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect, over_devices
 from numpyro_dp.mcmc.nuts import DPNUTS, Release
@@ -25,7 +25,6 @@ from numpyro_dp.mcmc.progress import ChainsCost, cents_up
 from numpyro_dp.mcmc.report import GIVEN_START, GIVEN_STATE, Described
 from numpyro_dp.mcmc.reserved import Reserved, steps_behind
 from numpyro_dp.mcmc.setup import prepare
-from numpyro_dp.mcmc.start import first_positions
 from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.scoring.released import ReleasedLikelihood
 
@@ -262,13 +261,15 @@ class MCMC(numpyro.infer.MCMC):
         else:
             # Where nothing is drawn there is nothing to hide.
             noise_key = charged.paid_key(keys) if paid else random.key(0, impl=CHACHA20)
+        given, notes = init_params is not None, ()
         if first is not None:
             noise_key, first_key = random.split(noise_key)
-            start = first_positions(first, first_key, start, records, chains)
+            asked = {"given": given, "progress_bar": self.progress_bar}
+            start, notes = first.begin(first_key, start, records, **asked)
         self._bound = self.sampler = bound
         facts = bound.stated(private_size=self._account.private_size)
-        self._described = Described(facts, bound.steps_per_sample)
-        if init_params is not None:
+        self._described = Described.of(facts, notes, bound.steps_per_sample)
+        if given:
             self._given[GIVEN_START] = None
         self._steps_before_chain = paid
         method = self.chain_method
@@ -301,40 +302,21 @@ class MCMC(numpyro.infer.MCMC):
         keys: Any,
         bound: BoundKernel,
         steps: int,
-        first: BoundKernel | None,
+        first: First | None,
         later: int,
     ) -> Any:
         """Charge ``steps``, and those that :meth:`run` will take ``later`` with them."""
-        label, chains = type(self.sampler).__name__, self.num_chains
+        chains, in_turn = self.num_chains, self.chain_method == "sequential"
         behind = 0 if self._warmup_state is None else steps_behind(self._warmup_state)
-        warmup, steps = steps, steps + later
-        event = bound.event(steps, start=behind, num_chains=chains)
-        plate = bound.private_model.plate
-        reserved = Reserved(event, warmup, later, chains, plate) if later else None
-        in_turn, account = self.chain_method == "sequential", self._account
-        cost = ChainsCost(bound, first, steps // chains, behind, chains, in_turn)
+        cost = ChainsCost(bound, first, (steps + later) // chains, behind, chains, in_turn)
         # Without a bar now, one that is switched on later must not show another charge.
-        table = cost.table(account.relation, self.sampler.delta, self.progress_bar)
+        table = cost.table(self._account.relation, self.sampler.delta, self.progress_bar)
         # Chains take turns twice: only the end of the table is sure to be reached by none.
         self._epsilon_table = table[-1:] if in_turn and later else table
-        warmup = self.num_warmup * bound.steps_per_sample * chains
-        warmup = min(warmup, steps) if self._warmup_state is None else 0
-        conditions = [c for part in (first, bound) if part for c in part.facts().conditions]
-        if first is not None:
-            before = first.steps_per_sample * chains
-            event = ComposedDpEvent([first.event(before, num_chains=chains), event])
-            label += f" after {type(self.sampler.init_kernel).__name__}"
-            steps += before
-        key = charged.charge(
-            event,
-            keys,
-            label=label,
-            steps=steps,
-            warmup_steps=warmup,
-            total_variation=bound.facts().overflow_delta * steps,
-            conditions=tuple(conditions),
-        )
-        self._reserved = reserved
+        warmup = self.num_warmup * bound.steps_per_sample if self._warmup_state is None else 0
+        charge = cost.charge(type(self.sampler).__name__, warmup)
+        key = charged.charge(user_key=keys, **charge._asdict())
+        self._reserved = cost.reserved(steps, later)
         return key
 
     def _single_chain_mcmc(self, init, args, kwargs, collect_fields, remove_sites):

@@ -25,6 +25,7 @@ from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.execution.facts import assumed_public, slice_of
 from numpyro_dp.mcmc import plain
+from numpyro_dp.mcmc.first import First
 from numpyro_dp.model.private_model import PrivateModel
 
 # What a run takes as public beside sizes and arguments.
@@ -125,6 +126,14 @@ class BoundKernel(_Kernel):
         key = random.fold_in(fresh, state.i)
         state, record_cache = self.advance_from(key, state, record_cache, records)
         return state._replace(i=state.i + 1, rng_key=carried), record_cache
+
+    def first(self, num_chains: int) -> First | None:
+        """Releases from which the chains of a run start, if there are any."""
+        return None
+
+    def leaves(self, records: list) -> list:
+        """The record leaves that the steps ask for."""
+        return records
 
     @abstractmethod
     def start(self, rng_key: Any, z: dict) -> Any:

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from numpyro_dp.accounting import Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.execution.account import Charge
 from numpyro_dp.execution.progress import EpsilonTable, epsilon_table
+from numpyro_dp.mcmc.first import First
 from numpyro_dp.mcmc.kernel import BoundKernel
+from numpyro_dp.mcmc.reserved import Reserved
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,7 @@ class ChainsCost:
     """The steps of a run, ``group`` of them at a time.
 
     :param bound: the bound kernel.
-    :param first: the kernel whose one sample starts every chain, or ``None``.
+    :param first: releases from which the chains start, or ``None``.
     :param each: steps of a chain.
     :param behind: steps that each chain has behind it.
     :param num_chains: chains.
@@ -25,7 +28,7 @@ class ChainsCost:
     """
 
     bound: BoundKernel
-    first: BoundKernel | None
+    first: First | None
     each: int
     behind: int
     num_chains: int
@@ -39,10 +42,7 @@ class ChainsCost:
     def cost(self, done: int, num_steps: int) -> DpEvent:
         """What the first ``done`` groups cost."""
         whole, rest = divmod(done, self.each) if self.in_turn else (0, done)
-        parts = []
-        if self.first is not None:
-            before = self.first.steps_per_sample * self.num_chains
-            parts.append(self.first.event(before, num_chains=self.num_chains))
+        parts = [] if self.first is None else [self.first.event]
         if whole:
             steps = whole * self.each
             parts.append(self.bound.event(steps, start=self.behind, num_chains=whole))
@@ -51,9 +51,47 @@ class ChainsCost:
             parts.append(self.bound.event(steps, start=self.behind, num_chains=self.group))
         return ComposedDpEvent(parts)
 
+    @property
+    def steps(self) -> int:
+        """Steps of all chains."""
+        return self.each * self.num_chains
+
+    @property
+    def event(self) -> DpEvent:
+        """What the steps of all chains cost."""
+        return self.bound.event(self.steps, start=self.behind, num_chains=self.num_chains)
+
+    def charge(self, label: str, warmup: int) -> Charge:
+        """All that is charged for.
+
+        :param label: name of the kernel.
+        :param warmup: steps of a chain that are warm-up.
+        """
+        facts, first, event = self.bound.facts(), self.first, self.event
+        steps, conditions = self.steps, facts.conditions
+        distance = facts.overflow_delta * steps
+        if first is not None:
+            event, label = ComposedDpEvent([first.event, event]), label + first.label
+            conditions, distance = first.conditions + conditions, first.total_variation + distance
+            steps += first.steps
+        return Charge(
+            event,
+            steps,
+            distance,
+            label=label,
+            warmup_steps=min(warmup, self.each) * self.num_chains,
+            conditions=conditions,
+        )
+
+    def reserved(self, now: int, later: int) -> Reserved | None:
+        """What is charged for and comes after the first ``now`` steps of all chains."""
+        if not later:
+            return None
+        return Reserved(self.event, now, later, self.num_chains, self.bound.private_model.plate)
+
     def table(self, relation: Relation, delta: float, shown: bool) -> EpsilonTable:
         """ε by number of steps, over all chains."""
-        groups = self.each * self.num_chains // self.group
+        groups = self.steps // self.group
         found = epsilon_table(self, groups, relation, delta, shown)
         return tuple((count * self.group, epsilon) for count, epsilon in found)
 

@@ -27,6 +27,11 @@ class Described(NamedTuple):
     steps_per_sample: int
     drawn: tuple[Note, ...] = ()
 
+    @classmethod
+    def of(cls, facts: RunFacts, started: tuple[str, ...], steps_per_sample: int) -> Described:
+        """What is said before the first step; ``started`` of what came before it."""
+        return cls(replace(facts, notes=started + facts.notes), steps_per_sample)
+
     def after(self, kernel: BoundKernel, states: Any, last: Any, thinning: int) -> Described:
         """This, with what the released draws say of the run; post-processing."""
         return self._replace(drawn=drawn_notes(kernel, states, last, thinning=thinning))

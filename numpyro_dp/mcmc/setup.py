@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+from jax import random
 from jaxtyping import Array
 
 from numpyro_dp.accounting import Relation
+from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.mcmc.first import Begun, First
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.model.private_model import private_model
@@ -27,7 +32,9 @@ def check_fields(bound: BoundKernel, z: dict, extra_fields: Sequence[str]) -> No
     """
     state = jax.eval_shape(lambda z: bound.start(jax.random.key(0), z), z)
     known = {"i", "z", *_SECRET, *bound.derived}
-    for name in state._fields:
+    # Nothing stands where a kernel does not adapt.
+    fields = [name for name in state._fields if getattr(state, name) is not None]
+    for name in fields:
         if name not in known:
             raise ValueError(
                 f"the state of {type(bound).__name__} has a field {name!r} that is no key and not "
@@ -42,25 +49,71 @@ def check_fields(bound: BoundKernel, z: dict, extra_fields: Sequence[str]) -> No
                 f"extra_fields: {name!r} is a secret of the run; a key tells the noise, and with "
                 "it the records"
             )
-        if field not in state._fields or ("." in name and name.split(".", 1)[1] not in z):
-            public = [f for f in state._fields if f not in _SECRET]
+        if field not in fields or ("." in name and name.split(".", 1)[1] not in z):
+            public = [f for f in fields if f not in _SECRET]
             raise ValueError(
                 f"extra_fields: the state has no field {name!r}; it has {', '.join(public)} "
                 f"and z.<site> for the sites {', '.join(z)}"
             )
 
 
+@dataclass(frozen=True)
+class FirstSample:
+    """One sample of another kernel for every chain.
+
+    :param kernel: that kernel, bound.
+    :param name: what the user calls it.
+    :param num_chains: chains to start.
+    """
+
+    kernel: BoundKernel
+    name: str
+    num_chains: int
+
+    @property
+    def label(self) -> str:
+        return f" after {self.name}"
+
+    @property
+    def event(self) -> DpEvent:
+        return self.kernel.event(self.steps, num_chains=self.num_chains)
+
+    @property
+    def steps(self) -> int:
+        return self.kernel.steps_per_sample * self.num_chains
+
+    @property
+    def total_variation(self) -> float:
+        return self.kernel.facts().overflow_delta * self.steps
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        return self.kernel.facts().conditions
+
+    def begin(
+        self, rng_key: Any, start: Any, records: tuple, *, given: bool, progress_bar: bool
+    ) -> Begun:
+        several = self.num_chains > 1
+        keys = random.split(rng_key, self.num_chains) if several else rng_key
+        return Begun(_one_sample(self.kernel, self.kernel.init(keys, 0, start), records))
+
+
+@partial(jax.jit, static_argnums=0)
+def _one_sample(kernel: Any, state: Any, records: tuple) -> dict:
+    return kernel.sample(state, records).z
+
+
 class Ready(NamedTuple):
     """A run that needs only its charge to begin.
 
     - **bound**: the bound kernel.
-    - **first**: the bound kernel that makes the starting positions, if any.
+    - **first**: releases from which the chains start, if any.
     - **start**: public starting positions.
     - **records**: record arrays.
     """
 
     bound: BoundKernel
-    first: BoundKernel | None
+    first: First | None
     start: dict[str, Array]
     records: tuple[Array, ...]
 
@@ -110,9 +163,11 @@ def prepare(
             records=given,
         )
 
-    bound, first = bind(kernel, num_steps), kernel.init_kernel
-    if first is not None:
-        first = bind(first, num_chains * first.steps_per_sample)
+    bound, own = bind(kernel, num_steps), kernel.init_kernel
+    first = bound.first(num_chains)
+    if own is not None:
+        one = bind(own, num_chains * own.steps_per_sample)
+        first = FirstSample(one, type(own).__name__, num_chains)
     start = starting_positions(model, kernel.init_strategy, keys, init_params, num_chains)
     check_fields(bound, start, extra_fields)
-    return Ready(bound, first, start, tuple(model.records(args, kwargs)))
+    return Ready(bound, first, start, tuple(bound.leaves(model.records(args, kwargs))))

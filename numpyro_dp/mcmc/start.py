@@ -50,24 +50,3 @@ def _drawn(model: PrivateModel, strategy: Any, keys: Any) -> dict:
         return model.init(key, strategy)
 
     return jax.vmap(draw)(keys) if keys.ndim else draw(keys)
-
-
-def first_positions(
-    kernel: Any, rng_key: Any, start: dict, records: tuple, num_chains: int
-) -> dict:
-    """Where one sample of another (already charged) kernel takes each chain.
-
-    :param kernel: the bound initial kernel.
-    :param rng_key: a typed secret key.
-    :param start: public starting positions.
-    :param records: record arrays.
-    :param num_chains: chains to start.
-    :returns: released positions, shaped like ``start``.
-    """
-    keys = random.split(rng_key, num_chains) if num_chains > 1 else rng_key
-    return _one_sample(kernel, kernel.init(keys, 0, start), records)
-
-
-@partial(jax.jit, static_argnums=0)
-def _one_sample(kernel: Any, state: Any, records: tuple) -> dict:
-    return kernel.sample(state, records).z

@@ -11,6 +11,8 @@ drawn scores are exchangeable, so each clipped score has the mean of them all, a
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -18,6 +20,7 @@ from jaxtyping import Array, Float
 
 _STEPS = 30
 _TINY = 1e-12
+_FEW = 4
 
 
 def centre(
@@ -47,6 +50,11 @@ def centre(
     """
     # All shifts are mixtures of the scores, so their inner products are all that is needed.
     inner = jnp.matmul(scores, scores.T, precision=lax.Precision.HIGHEST)
+    solve = _mixture_of_few if len(scores) <= _FEW else _mixture_of_many
+    return solve(inner, weights, clip_norm) @ scores
+
+
+def _mixture_of_many(inner: Array, weights: Array, clip_norm: Any) -> Float[Array, " outcomes"]:
     own = jnp.diagonal(inner)
 
     def step(_: Array, mixture: Float[Array, " outcomes"]) -> Float[Array, " outcomes"]:
@@ -56,7 +64,22 @@ def centre(
         kept = weights * jnp.minimum(1, clip_norm * lax.rsqrt(squared))
         return kept / jnp.maximum(jnp.sum(kept), _TINY)
 
-    return lax.fori_loop(0, _STEPS, step, weights) @ scores
+    return lax.fori_loop(0, _STEPS, step, weights)
+
+
+def _mixture_of_few(inner: Array, weights: Array, clip_norm: Any) -> Float[Array, " outcomes"]:
+    """The same by single numbers: batched over records, axes of two or three are slow."""
+    few = range(len(weights))
+
+    def step(_: Array, mixture: tuple[Array, ...]) -> tuple[Array, ...]:
+        along = [sum(inner[i, j] * mixture[j] for j in few) for i in few]
+        middle = sum(mixture[i] * along[i] for i in few)
+        gaps = [jnp.maximum(inner[i, i] - 2 * along[i] + middle, _TINY) for i in few]
+        kept = [weights[i] * jnp.minimum(1, clip_norm * lax.rsqrt(gaps[i])) for i in few]
+        total = jnp.maximum(sum(kept), _TINY)
+        return tuple(each / total for each in kept)
+
+    return jnp.stack(lax.fori_loop(0, _STEPS, step, tuple(weights[i] for i in few)))
 
 
 def centred_clip(

@@ -57,10 +57,15 @@ class Located(NamedTuple):
         """What one release in a thousand exceeds where nothing is wrong."""
         return float(chi2.ppf(0.999, self.freedom)) / self.freedom if self.freedom else math.inf
 
+    @property
+    def arrived(self) -> bool:
+        """Whether the last step was no longer than noise alone would make it."""
+        return self.travelled <= _TRAVEL * math.sqrt(len(self.mean))
+
     def verdicts(self) -> tuple[str, ...]:
         """What the released numbers say against the likelihood; empty where nothing does."""
-        dim, said = len(self.mean), []
-        if self.travelled > _TRAVEL * math.sqrt(dim):
+        said = []
+        if not self.arrived:
             said.append(
                 f"not arrived: the last step went {self.travelled:.1f} posterior standard "
                 "deviations, so the intervals are not calibrated. Give priors on the scale of the "
@@ -120,6 +125,16 @@ def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> L
         travelled=float(norm(mean - outward @ rounds[-1].at.u)),
         unresolved=pooled.unresolved,
     )
+
+
+def whitening_at(
+    at: Located, rounds: Sequence[Round], prior: PriorMoments, num_records: int
+) -> Matrix:
+    """W with W·(information + prior precision)·Wᵀ = 1, as all rounds together say; (dim, dim)."""
+    last = rounds[-1].at.whitening
+    information = pool(rounds, prior, num_records, at.mean, final=True).information
+    back = inv(last)
+    return inv(cholesky(back @ information @ back.T + prior.precision))
 
 
 def _of_information(pooled: Pooled, mean: Vector, covariance: Matrix) -> Matrix:

@@ -51,6 +51,8 @@ from numpyro_dp.scoring.statistic import (
 
 # Folded into the caller's key for the outcomes that are drawn: public randomness.
 _OUTCOMES = 0x73636F72
+# Shares of successive rounds where a few of them prepare a chain.
+_ADAPTATION_RATIO = 1.25
 
 
 class BoundRelease(NamedTuple):
@@ -188,16 +190,14 @@ class LikelihoodRelease:
                 f"{expected.remedy}. allow_unresolved=True releases anyway. Nothing was charged"
             )
         plan, model = bound.plan, bound.statistic.private_model
-        records = model.records(args, kwargs)
-        if bound.statistic.draws:
-            records = [*records, jnp.arange(model.num_records, dtype=jnp.int32)]
+        records = bound.statistic.numbered(model.records(args, kwargs))
         steps = plan.num_steps
         paid = {"steps": steps, "total_variation": plan.total_variation, "label": label}
         noise_key = run.charge(plan.cost(steps, steps), key, **paid)
         table = epsilon_table(plan, steps, run.account.relation, self._privacy.delta, progress_bar)
         outcome_key = random.fold_in(key, _OUTCOMES)
         with steps_bar(steps, table, shown=progress_bar) as show:
-            rounds = _rounds(bound, noise_key, outcome_key, records, show)
+            rounds = released_rounds(bound, noise_key, outcome_key, records, show)
         at = located(rounds, bound.prior, model.num_records)
         facts = _facts(bound, at)
         report = run.account.report(facts, delta=self._privacy.delta)
@@ -205,29 +205,50 @@ class LikelihoodRelease:
 
     def bind(self, args: tuple, kwargs: Mapping[str, Any], relation: Relation) -> BoundRelease:
         """Fix every number of a release; nothing is charged or touched."""
-        if relation == "add_remove":
-            raise UnsupportedModelError(
-                "a release of scores uses the number of records, which is private under "
-                "add_remove: use relation='zero_out', which says the same of these sums, or "
-                "'replace_one'"
-            )
+        # Before the model is split: its refusals may tell the number of records.
+        refuse_private_size(relation)
         model = private_model(self._model, args, dict(kwargs), data_plate=self._data_plate)
-        return _bound(model, self._privacy, relation, self._num_rounds)
+        return bound_release(model, self._privacy, relation, self._num_rounds)
+
+
+def refuse_private_size(relation: Relation) -> None:
+    """Refuse the relation under which the number of records is private.
+
+    :raises UnsupportedModelError: it is in every formula.
+    """
+    if relation == "add_remove":
+        raise UnsupportedModelError(
+            "a release of scores uses the number of records, which is private under "
+            "add_remove: use relation='zero_out', which says the same of these sums, or "
+            "'replace_one'"
+        )
 
 
 @lru_cache(maxsize=16)
-def _bound(
-    model: PrivateModel, privacy: Budget, relation: Relation, num_rounds: int | None
+def bound_release(
+    model: PrivateModel,
+    privacy: Budget,
+    relation: Relation,
+    num_rounds: int | None = None,
+    adaptation: float | None = None,
 ) -> BoundRelease:
+    """Fix every number of a release on a split model.
+
+    :param adaptation: share of the squared privacy loss of ``privacy`` that it may take, where
+        chains take the rest; ``None`` for a release of its own.
+    :raises UnsupportedModelError: the model cannot be released so.
+    """
+    refuse_private_size(relation)
     if own := own_latents(model):
+        other = "DPSGLD with step_size and clip_norm" if adaptation else "DPSGLD"
         raise UnsupportedModelError(
             f"record(s) of plate `{model.plate}` have latents of their own ({', '.join(own)}), "
             "summed out or not: such models may have several modes, which one Gaussian likelihood "
-            "does not hold. Use DPSGLD or DPSVI"
+            f"does not hold. Use {other} or DPSVI"
         )
     statistic = record_statistic(model)
     prior = prior_moments(model)
-    signal = 1 / calibrate(GaussianDpEvent, privacy, relation)
+    signal = math.sqrt(adaptation or 1) / calibrate(GaussianDpEvent, privacy, relation)
     expected = forecast(
         num_records=model.num_records,
         dim=statistic.dim,
@@ -237,13 +258,14 @@ def _bound(
         privacy=privacy,
         relation=relation,
     )
-    shares = geometric_shares(expected.num_rounds)
+    shares = geometric_shares(expected.num_rounds, _ADAPTATION_RATIO if adaptation else None)
     plan = planned_releases(
         phases=(
             Phase("sizes of scores", BINS, 1.0, (HISTOGRAM,)),
             Phase("scores and information", statistic.numbers, 1.0, shares),
         ),
-        noise=privacy,
+        # With shares that add up to 1, n releases of average noise √n/μ have the signal μ.
+        noise=math.sqrt(len(shares) + 1) / signal if adaptation else privacy,
         delta=privacy.delta,
         relation=relation,
         num_records=model.num_records,
@@ -253,10 +275,13 @@ def _bound(
     return BoundRelease(statistic, prior, plan, shares, expected)
 
 
-def _rounds(
+def released_rounds(
     bound: BoundRelease, noise_key: Any, outcome_key: Any, records: list, show: Callable[..., None]
 ) -> list[Round]:
-    """Make all releases, each asking where the ones before it point."""
+    """Make all releases, each asking where the ones before it point; they must be charged by now.
+
+    :param records: leaves of the statistic's :meth:`RecordStatistic.numbered`.
+    """
     statistic, prior, shares = bound.statistic, bound.prior, bound.shares
     sizes, joint = bound.plan.sums
     whole = RoundSettings(prior.mean, np.diag(prior.sd), 1.0, 1.0)

@@ -107,12 +107,15 @@ class Pooled(NamedTuple):
     curvature: Vector
 
 
-def geometric_shares(num_rounds: int) -> tuple[float, ...]:
+def geometric_shares(num_rounds: int, ratio: float | None = None) -> tuple[float, ...]:
     """Shares of the squared privacy loss, growing from round to round; they add up to .96.
 
     Many rounds find a far posterior; few leave more to each, which small budgets need.
+
+    :param ratio: of the shares of two rounds; by default what suits a release of its own.
     """
-    ratio = 1.1 if num_rounds <= 8 else 1.25 if num_rounds <= 12 else 1.2
+    if ratio is None:
+        ratio = 1.1 if num_rounds <= 8 else 1.25 if num_rounds <= 12 else 1.2
     weights = ratio ** np.arange(num_rounds)
     return tuple(float(w) for w in (1 - HISTOGRAM) * weights / weights.sum())
 

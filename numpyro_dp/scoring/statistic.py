@@ -7,6 +7,7 @@ what the model expects of it, the record's part of the information matrix.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from numpyro_dp.mechanisms.centred import centre
+from numpyro_dp.mechanisms.centred import centre, centred_clip
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -51,8 +52,8 @@ class RecordStatistic:
     :param private_model: the model, split.
     :param outcomes: what a record might have shown: all of it, or draws.
 
-    **Privacy.** ``joint`` has norm 1 at most and ``sizes`` marks one bin at most, for one record
-    alone. The caller's sum clips again.
+    **Privacy.** ``joint`` has norm 1 at most, ``score`` the clip norm, and ``sizes`` marks one bin
+    at most, for one record alone. The caller's sum clips again.
     """
 
     private_model: PrivateModel
@@ -120,6 +121,19 @@ class RecordStatistic:
                 squares,
             ]
         )
+
+    def score(
+        self, u: Array, whitening: Array, clip_norm: float, key: Any, record: list[Array]
+    ) -> Float[Array, " dim"]:
+        """The score alone, whitened, centred and clipped: that of one step of a chain."""
+        at = RoundPosition(u, whitening, jnp.ones(()))
+        return centred_clip(*self._scores(at, key, record), clip_norm)
+
+    def numbered(self, records: Sequence[Array]) -> list[Array]:
+        """The record leaves that the statistic asks for."""
+        if not self.draws:
+            return list(records)
+        return [*records, jnp.arange(self.private_model.num_records, dtype=jnp.int32)]
 
     def sizes(self, at: RoundPosition, key: Any, record: list[Array]) -> Float[Array, " bins"]:
         """One in the bin of how far the model's outcomes move its score; without a clip.

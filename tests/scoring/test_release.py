@@ -141,7 +141,7 @@ def test_every_round_is_one_gaussian_and_all_are_charged_before_a_record_is_read
     release = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, accountant=accountant)
     seen = []
     monkeypatch.setattr(
-        "numpyro_dp.scoring.release._rounds",
+        "numpyro_dp.scoring.release.released_rounds",
         lambda *_: seen.append(len(accountant.entries)) or (_ for _ in ()).throw(KeyError("stop")),
     )
     with pytest.raises(KeyError, match="stop"):

@@ -165,11 +165,12 @@ def planned_run(
         if num_chains != 1:
             raise ValueError(f"DPSVI makes one fit, got num_chains={num_chains}")
         return _of_svi(planned, shapes, named, num_steps, privacy, inputs)
-    if isinstance(planned, PrivateKernel):
+    if isinstance(planned, PrivateKernel) and not getattr(planned, "adapts", False):
         return _of_kernel(planned, shapes, named, num_steps, privacy, num_chains, inputs)
     raise ValueError(
-        "plan takes a numpyro_dp kernel that releases noisy gradients, such as DPSGLD, or a DPSVI "
-        f"object, got {type(planned).__name__}: {_instead(planned)}"
+        "plan takes a numpyro_dp kernel that releases noisy gradients, such as DPSGLD with "
+        "step_size and clip_norm, or a DPSVI object, got "
+        f"{type(planned).__name__}: {_instead(planned)}"
     )
 
 

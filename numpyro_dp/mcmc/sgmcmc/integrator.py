@@ -145,6 +145,10 @@ class Integrator(ABC):
     def free_step_size(self, gradient_sd: float) -> float:
         """Longest step at which the privacy noise is no more than the noise asked for."""
 
+    def quiet_step_size(self, gradient_sd: float) -> float:
+        """Longest step at which it changes nothing else either."""
+        return self.free_step_size(gradient_sd)
+
     @abstractmethod
     def widened(self, step_size: float, curvature: float, batches: float) -> float:
         """Variance of the draws over the target's along a direction of this curvature.
@@ -181,6 +185,8 @@ class BoundSumKernel(BoundKernel):
     metric: tuple[float, ...] | None = None
     spread: float | tuple[float, ...] = 1.0
 
+    # Whether clipped vectors have mean zero under the model, whatever the clip norm.
+    centred: ClassVar[bool] = False
     summands: ClassVar[str] = "clipped per-record gradients"
     released_values: ClassVar[tuple[str, ...]] = (
         "the position after every step (warm-up included) and its step counter",
@@ -204,6 +210,10 @@ class BoundSumKernel(BoundKernel):
         one = self.likelihood_power * noise_sd / self.private_sum.sampling_rate
         return one * float(np.max(self.spread))
 
+    def believed(self, variance: Vector, state: Any) -> Vector:
+        """Variance of the target by coordinate, given that of some draws, which may be few."""
+        return variance
+
     def gradient_noise(self, step: Any) -> Any:
         """Standard deviation of a step's privacy noise, in each coordinate if they differ."""
         loudest = self._scaled(self.private_sum.noise_sd(step))
@@ -211,53 +221,21 @@ class BoundSumKernel(BoundKernel):
             return loudest
         return loudest * jnp.asarray(self.spread, jnp.float32) / max(self.spread)
 
-    def diagonal(self, dtype: Any) -> Any:
-        """The preconditioner as an array, or 1."""
+    def diagonal(self, dtype: Any, state: Any = None) -> Any:
+        """The preconditioner's diagonal as an array, or 1.
+
+        ``state`` is as for :meth:`Integrator.notes`.
+        """
         return 1.0 if self.metric is None else jnp.asarray(self.metric, dtype)
 
-    @abstractmethod
-    def record_vector(self, z: dict) -> Callable[[list[Array]], Float[Array, " entries"]]:
-        """What one record adds to the released sum at a position."""
-
-    def release(self, key: Any, z: dict, records: list, step: Any) -> Float[Array, " entries"]:
-        """The noisy sum of one step: all that leaves."""
-        released = self.private_sum.release(key, self.record_vector(z), records, step)
-        return released.astype(ravel_pytree(z)[0].dtype)
-
-    def learnt(self, state: Any, released: Float[Array, " entries"]) -> tuple[Any, Vector]:
-        """The state with what it keeps of a released sum, and the gradient in that sum."""
-        return state, released
-
-    def advance(self, key: Any, state: Any, records: list) -> Any:
-        position, unravel = ravel_pytree(state.z)
-        release_key, integrator_key = random.split(key)
-        released = self.release(release_key, state.z, records, state.i)
-        state, likelihood = self.learnt(state, released)
-        gradient = NoisyGradient(
-            self.posterior_gradient(state.z, likelihood),
-            self.gradient_noise(state.i),
-            self.diagonal(position.dtype),
-        )
-        position, moved = self.integrator.step(integrator_key, state, position, gradient)
-        return state._replace(z=unravel(position), **moved)
+    def prior_gradient(self, z: dict) -> Vector:
+        """Gradient of the log prior at a position; it reads no record."""
+        position, unravel = ravel_pytree(z)
+        return jax.grad(lambda position: self.private_model.log_prior(unravel(position)))(position)
 
     def posterior_gradient(self, z: dict, likelihood: Vector) -> Vector:
         """Gradient of the (tempered) log posterior, from the released one of the likelihood."""
-        position, unravel = ravel_pytree(z)
-        prior = jax.grad(lambda position: self.private_model.log_prior(unravel(position)))(position)
-        return prior + self.likelihood_power * likelihood
-
-    def record_gradient(self, z: dict) -> Callable[[list[Array]], Vector]:
-        """Gradient of one record's log likelihood at a position."""
-        position, unravel = ravel_pytree(z)
-
-        def gradient(record: list[Array]) -> Vector:
-            def term(position: Vector) -> Float[Array, ""]:
-                return self.private_model.record_log_likelihood(unravel(position), record)
-
-            return jax.grad(term)(position)
-
-        return gradient
+        return self.prior_gradient(z) + self.likelihood_power * likelihood
 
     def start(self, rng_key: Any, z: dict) -> Any:
         return self.integrator.start(rng_key, z, ravel_pytree(z)[0], self.gradient_noise(0))
@@ -289,7 +267,50 @@ class BoundSumKernel(BoundKernel):
 
 
 @dataclass(frozen=True)
-class BoundGradientKernel(BoundSumKernel):
+class BoundPositionKernel(BoundSumKernel):
+    """A kernel whose records' vectors are functions of the unconstrained position alone."""
+
+    @abstractmethod
+    def record_vector(self, z: dict) -> Callable[[list[Array]], Float[Array, " entries"]]:
+        """What one record adds to the released sum at a position."""
+
+    def release(self, key: Any, z: dict, records: list, step: Any) -> Float[Array, " entries"]:
+        """The noisy sum of one step: all that leaves."""
+        released = self.private_sum.release(key, self.record_vector(z), records, step)
+        return released.astype(ravel_pytree(z)[0].dtype)
+
+    def learnt(self, state: Any, released: Float[Array, " entries"]) -> tuple[Any, Vector]:
+        """The state with what it keeps of a released sum, and the gradient in that sum."""
+        return state, released
+
+    def advance(self, key: Any, state: Any, records: list) -> Any:
+        position, unravel = ravel_pytree(state.z)
+        release_key, integrator_key = random.split(key)
+        released = self.release(release_key, state.z, records, state.i)
+        state, likelihood = self.learnt(state, released)
+        gradient = NoisyGradient(
+            self.posterior_gradient(state.z, likelihood),
+            self.gradient_noise(state.i),
+            self.diagonal(position.dtype),
+        )
+        position, moved = self.integrator.step(integrator_key, state, position, gradient)
+        return state._replace(z=unravel(position), **moved)
+
+    def record_gradient(self, z: dict) -> Callable[[list[Array]], Vector]:
+        """Gradient of one record's log likelihood at a position."""
+        position, unravel = ravel_pytree(z)
+
+        def gradient(record: list[Array]) -> Vector:
+            def term(position: Vector) -> Float[Array, ""]:
+                return self.private_model.record_log_likelihood(unravel(position), record)
+
+            return jax.grad(term)(position)
+
+        return gradient
+
+
+@dataclass(frozen=True)
+class BoundGradientKernel(BoundPositionKernel):
     """A kernel whose released sum is the gradient alone."""
 
     def record_vector(self, z: dict) -> Callable[[list[Array]], Vector]:

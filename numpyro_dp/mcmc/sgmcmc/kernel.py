@@ -19,13 +19,21 @@ from numpyro_dp.accounting import Budget
 from numpyro_dp.execution import arguments
 from numpyro_dp.execution.calibration import planned_sum
 from numpyro_dp.mcmc.kernel import PrivateKernel, Terms
+from numpyro_dp.mcmc.sgmcmc.adapted import (
+    AdaptationPlan,
+    AdaptedForecast,
+    Settings,
+    adapted_settings,
+    bound_adapted,
+)
 from numpyro_dp.mcmc.sgmcmc.integrator import (
     BoundGradientKernel,
     BoundSumKernel,
     Integrator,
     StepSize,
 )
-from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.model.private_model import PrivateModel, private_model
+from numpyro_dp.scoring.release import refuse_private_size
 
 # One for each coordinate; ``None``: 1.
 Weights = tuple[float, ...] | None
@@ -83,8 +91,10 @@ def by_coordinate(
 class GradientKernel(PrivateKernel):
     """Arguments that every stochastic-gradient kernel takes; see :class:`~numpyro_dp.DPSGLD`."""
 
-    step_size: StepSize
-    clip_norm: float | Mapping[str, float]
+    step_size: StepSize | None = None
+    clip_norm: float | Mapping[str, float] | None = None
+    adaptation: float = 0.25
+    dense_mass: bool = True
     batch_size: float | None = None
     sampling_rate: float | None = None
     noise_multiplier: float | Callable[[int], float] | None = None
@@ -101,8 +111,10 @@ class GradientKernel(PrivateKernel):
         arguments.check_batches(
             self.batch_size, self.sampling_rate, self.microbatch_size, self.max_records
         )
+        if self.adapts:
+            self._check_adaptation()
         if not callable(self.step_size):
-            _validate.positive("step_size", self.step_size)
+            _validate.given(_validate.positive, step_size=self.step_size)
         _validate.positive("temperature", self.temperature)
         _validate.positive("likelihood_power", self.likelihood_power)
         # What a schedule is at a step is known when it is bound; that it is noise is known now.
@@ -110,20 +122,92 @@ class GradientKernel(PrivateKernel):
         arguments.check_noise_and_clip(noise, self.clip_norm)
 
     @property
+    def adapts(self) -> bool:
+        """Whether a release before the chains gives what was left open."""
+        return self.step_size is None or self.clip_norm is None
+
+    def _check_adaptation(self) -> None:
+        if not 0 < _validate.positive("adaptation", self.adaptation) < 1:
+            raise ValueError("adaptation must lie between 0 and 1: chains need a share too")
+        if self.privacy is None:
+            raise ValueError(
+                "without both step_size and clip_norm the kernel adapts, which takes a share of a "
+                "budget: give privacy=Budget(epsilon, delta) in place of noise_multiplier, or both"
+            )
+        if isinstance(self.clip_norm, Mapping):
+            raise ValueError(
+                "a clip_norm by site has no meaning in released coordinates: give step_size too, "
+                "or leave both out"
+            )
+        for name in ("preconditioner", "init_kernel", "num_steps"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}= goes with both step_size and clip_norm: without them a release "
+                    "before the chains gives their start and metric, in numpyro_dp.MCMC"
+                )
+
+    @property
     def paced(self) -> tuple[StepSize, float]:
         """What every integrator is given first: step size and temperature."""
-        step = self.step_size if callable(self.step_size) else float(self.step_size)
+        step = self.step_size if callable(self.step_size) else float(self.step_size or math.nan)
         return step, float(self.temperature)
 
     @abstractmethod
     def integrator(self, sampling_rate: float) -> Integrator:
         """The integrator that makes this kernel what it is."""
 
+    def forecast(
+        self, *args: Any, num_steps: int, num_chains: int = 1, **kwargs: Any
+    ) -> AdaptedForecast:
+        """What a run that adapts would be, from public numbers; costs nothing. ``print`` it.
+
+        :param args: arguments of the model; only their shapes are used.
+        :param num_steps: private steps of one chain, warm-up included.
+        :param num_chains: chains.
+        :param kwargs: keyword arguments of the model.
+        :raises ValueError: for a kernel with step_size and clip_norm, whose forecast is
+            :func:`~numpyro_dp.plan`.
+        """
+        if not self.adapts:
+            raise ValueError("this kernel has its settings: numpyro_dp.plan tells what they do")
+        refuse_private_size(self.relation)
+        model = private_model(self.user_model, args, kwargs, data_plate=self.data_plate)
+        terms = Terms(num_steps * num_chains, num_chains, self.relation, self.delta)
+        return AdaptedForecast.of(self._settings(model, terms)[1])
+
+    def _settings(self, model: PrivateModel, terms: Terms) -> tuple[AdaptationPlan, Settings]:
+        refuse_private_size(terms.relation)
+        privacy: Any = self.privacy
+        shares = privacy, terms.relation, float(self.adaptation), bool(self.dense_mass)
+        plan = AdaptationPlan(model, *shares)
+        rate = arguments.expected_rate(self.batch_size, self.sampling_rate, model.num_records)
+        clip: Any = self.clip_norm
+        return plan, adapted_settings(
+            plan,
+            self.integrator(rate),
+            clip_norm=None if clip is None else float(clip),
+            adapt_step_size=self.step_size is None,
+            power=float(self.likelihood_power),
+            sampling_rate=rate,
+            num_steps=terms.num_steps,
+            num_chains=terms.num_chains,
+            microbatch_size=self.microbatch_size,
+        )
+
     def _bind(self, model: PrivateModel, terms: Terms) -> BoundSumKernel:
+        if self.adapts:
+            plan, settings = self._settings(model, terms)
+            return bound_adapted(
+                settings,
+                plan,
+                steps_per_sample=self.steps_per_sample,
+                likelihood_power=float(self.likelihood_power),
+            )
         private_size = terms.relation == "add_remove"
         if private_size:
             arguments.check_private_size(self.sampling_rate, self.max_records, model.num_records)
-        metric, blocks, joint = None, None, self.clip_norm
+        given: Any = self.clip_norm
+        metric, blocks, joint = None, None, given
         if self.preconditioner is not None:
             metric = by_coordinate(model, "preconditioner", self.preconditioner, default=1.0)
         if isinstance(joint, Mapping):

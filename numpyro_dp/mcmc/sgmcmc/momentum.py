@@ -17,11 +17,14 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import rounded_down
 from numpyro_dp.mcmc.sgmcmc.integrator import Move, NoisyGradient, Scalar, StepSize, Vector
 
+# Where the posterior's sds are 1, less friction swings to and fro, and more creeps.
+CRITICAL = 2.0
 
-def check_friction(name: str, friction: object, step_size: StepSize) -> None:
+
+def check_friction(name: str, friction: object, step_size: StepSize | None) -> None:
     """Refuse a friction that is not positive, or takes more than all momentum in one step."""
     value = _validate.positive(name, friction)
-    if callable(step_size):
+    if step_size is None or callable(step_size):
         return
     lost = step_size**0.5 * value
     if lost > 1 + 1e-9:

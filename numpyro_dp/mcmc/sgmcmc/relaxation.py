@@ -61,7 +61,7 @@ def relaxation_times(
     count = stop - start
     # Schedules are smooth: a few hundred places tell their mean.
     places = jnp.asarray(np.linspace(start, stop - 1, min(count, _PLACES)), jnp.int32)
-    scaled = jnp.maximum(variance / kernel.diagonal(variance.dtype), 1e-30)
+    scaled = jnp.maximum(variance / kernel.diagonal(variance.dtype, state), 1e-30)
 
     def share(step: Array) -> Float[Array, "*chains dim"]:
         return kernel.integrator.relaxation(step, kernel.gradient_noise(step), scaled, state)
@@ -88,7 +88,7 @@ def drawn_notes(
         return gone
     kept = next((rows.shape[1] for rows in states["z"].values()), 0)
     return (
-        *(clipping_notes(kernel, last) if kept >= _SETTLED else ()),
+        *(clipping_notes(kernel, last) if kept >= _SETTLED and not kernel.centred else ()),
         *_adapted(kernel, last),
         *_late_heat(kernel, last),
         *relaxation_notes(kernel, states, last, thinning=thinning),
@@ -152,7 +152,8 @@ def relaxation_notes(
     length = next(iter(draws.values())).shape[1] if draws else 0
     if length < _LEAST_DRAWS:
         return ()
-    variance, known = _unconstrained_variance(kernel, draws, last)
+    shown, known = _unconstrained_variance(kernel, draws, last)
+    variance = kernel.believed(shown, last)
     stop = int(np.max(last.i))
     kept = min(length * thinning * kernel.steps_per_sample, stop)
     times = relaxation_times(kernel, variance, start=stop - kept, stop=stop, state=last)
@@ -162,7 +163,7 @@ def relaxation_notes(
     if not times[worst] < ENOUGH:
         return ()
     sd = jnp.broadcast_to(kernel.gradient_noise(jnp.int32(stop - 1)), variance.shape)
-    scaled = variance / kernel.diagonal(variance.dtype)
+    scaled = variance / kernel.diagonal(variance.dtype, last)
     limit = float(relaxation_limit(kept, sd, scaled)[worst])
     text = _sentence(_site(kernel, worst), float(variance[worst]) ** 0.5, times[worst], limit)
     return (Note(text, f"span {times[worst]:.2g} relaxation times, too few to show a posterior"),)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from numpyro_dp import _validate
 from numpyro_dp.mcmc.sgmcmc.integrator import (
-    BoundSumKernel,
+    BoundPositionKernel,
     Integrator,
     Move,
     NoisyGradient,
@@ -28,7 +28,7 @@ _TINY = 1e-30
 
 
 @dataclass(frozen=True)
-class BoundFisherKernel(BoundSumKernel):
+class BoundFisherKernel(BoundPositionKernel):
     """Releases gradients and second moments in one sum.
 
     :param clip_weights: weights of the gradient's coordinates in its own clip; ``None``: 1.
@@ -214,6 +214,10 @@ class DPSGFS(GradientKernel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.adapts:
+            raise ValueError(
+                "DPSGFS learns its metric on the way: give both step_size and clip_norm"
+            )
         share = _validate.positive("second_moment_share", self.second_moment_share)
         if share >= 1:
             raise ValueError(f"second_moment_share must be less than 1, got {share!r}")

@@ -10,7 +10,13 @@ from jaxtyping import Array, Float, Int
 
 from numpyro_dp.mcmc.sgmcmc.integrator import Integrator, Move, NoisyGradient, Vector, step_at
 from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
-from numpyro_dp.mcmc.sgmcmc.momentum import check_friction, kicked, overshot, relaxation_share
+from numpyro_dp.mcmc.sgmcmc.momentum import (
+    CRITICAL,
+    check_friction,
+    kicked,
+    overshot,
+    relaxation_share,
+)
 
 
 class SGHMCState(NamedTuple):
@@ -21,12 +27,14 @@ class SGHMCState(NamedTuple):
     - **momentum**: the last move over √η and the root of the preconditioner: a function of two
       released positions. Flat, in the order of the site names.
     - **rng_key**: key of the noise to come; zeroed in every state that outlives a run.
+    - **adapt_state**: what adaptation released, :class:`AdaptState`; ``None`` without it.
     """
 
     i: Int[Array, "..."]
     z: dict[str, Float[Array, "..."]]
     momentum: Float[Array, "... dim"]
     rng_key: Any
+    adapt_state: Any = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,8 @@ class DPSGHMC(GradientKernel):
     :param model: a NumPyro model, as for :class:`~numpyro_dp.DPSGLD`.
     :param step_size: η, in units of squared unconstrained parameter; a number or a schedule.
     :param friction: A, positive, per unconstrained parameter; √η·A is the share of the momentum
-        that is lost in a step and at most 1 (a schedule that asks for more gets 1).
+        that is lost in a step and at most 1 (a schedule that asks for more gets 1). ``None``, which
+        goes with adaptation only, is 2: critical damping where the posterior's sds are 1.
     :param preconditioner: public diagonal G of the inverse mass, by site.
     :raises ValueError: for arguments out of range, or √step_size·friction above 1.
 
@@ -114,11 +123,14 @@ class DPSGHMC(GradientKernel):
         True
     """
 
-    friction: float
+    friction: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_friction("friction", self.friction, self.step_size)
+        if self.friction is None and not self.adapts:
+            raise ValueError("friction must be given with step_size and clip_norm")
+        if self.friction is not None:
+            check_friction("friction", self.friction, self.step_size)
 
     def integrator(self, sampling_rate: float) -> FrictionDynamics:
-        return FrictionDynamics(*self.paced, float(self.friction))
+        return FrictionDynamics(*self.paced, float(self.friction or CRITICAL))

@@ -20,11 +20,13 @@ class SGLDState(NamedTuple):
     - **i**: private steps taken so far.
     - **z**: unconstrained position, one array for each latent site.
     - **rng_key**: key of the noise to come; zeroed in every state that outlives a run.
+    - **adapt_state**: what adaptation released, :class:`AdaptState`; ``None`` without it.
     """
 
     i: Int[Array, "..."]
     z: dict[str, Float[Array, "..."]]
     rng_key: Any
+    adapt_state: Any = None
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,30 @@ class DPSGLD(GradientKernel):
     the data-free gradient of the log prior, and moves by Langevin dynamics; the privacy noise is
     counted into the Langevin noise, and only what is missing is added.
 
+    Without ``step_size`` and ``clip_norm`` the kernel *adapts*: a quarter of the squared privacy
+    loss goes to a few rounds of private Fisher scoring before the first step (as in
+    :class:`~numpyro_dp.LikelihoodRelease`), which give the chains' start and a metric; the chains
+    then move in coordinates in which the posterior's standard deviations are about 1, on scores
+    that are clipped about what the model expects of each record. Step size and clip norm follow
+    from public numbers: :meth:`forecast` says them, and how many relaxation times a chain holds.
+
     :param model: a NumPyro model whose observations lie in one plate; one slice of that plate is
         the unit of privacy. Record arguments have the plate as leading axis.
     :param step_size: η, in units of squared unconstrained parameter; a number, or a schedule: a
         callable of the step counter, such as :class:`~numpyro_dp.PolynomialStepSize` or those of
-        optax.
+        optax. ``None`` adapts it: the largest at which the privacy noise is free and steps are
+        stable. With adaptation it is in units of squared posterior standard deviations.
     :param clip_norm: L2 bound C on one record's gradient over the whole unconstrained vector; or a
         dict with one bound C_k for every site, for sites whose gradients are of different sizes:
         the gradient with each site's part divided by its C_k is clipped to norm 1, and the noise
         of a site is ∝ its C_k. ``noise_multiplier`` is then relative to that joint norm of 1.
+        ``None`` adapts it: as loose as some twenty relaxation times a chain allow, between 2 and 10
+        times a record's typical score. With adaptation it bounds whitened scores, whose typical
+        norm is √(dim/records).
+    :param adaptation: share of the squared privacy loss, in (0, 1), that adaptation takes where
+        step size or clip norm is left out.
+    :param dense_mass: whether the metric that adaptation releases tells apart coordinates that hang
+        together; else it is diagonal.
     :param batch_size: *expected* size of a Poisson batch; or
     :param sampling_rate: inclusion probability q of a record, in (0, 1]. Neither: full batches.
     :param privacy: :class:`~numpyro_dp.Budget` of one complete run (warm-up and samples, all
@@ -109,11 +126,15 @@ class DPSGLD(GradientKernel):
     record (zero-out, add/remove) and ``2·clip_norm`` when it changes value (replace-one); event
     ``SelfComposed(Poisson(q, Gaussian(noise_multiplier)), steps·chains)`` and the total variation
     of tables and room. There is no discount for warm-up or thinning. ``noise_multiplier=0`` with
-    ``clip_norm=inf`` switches privacy off, for tests, and charges ε = ∞.
+    ``clip_norm=inf`` switches privacy off, for tests, and charges ε = ∞. An adapting kernel
+    first releases one histogram and ten joint sums over all records (Gaussian mechanism,
+    sensitivity 1 under zero-out and 2 under replace-one); they and the steps are one charge,
+    calibrated together to ``privacy``.
 
     **References.** Wang, Fienberg, Smola, *Privacy for Free* (ICML 2015), Algorithm 1, with drift
     η/2 in place of its Eq. 1 (which samples the squared posterior) and the accounting of Abadi et
-    al. (2016) through privacy loss distributions in place of its Theorem 16.
+    al. (2016) through privacy loss distributions in place of its Theorem 16. Adaptation: see
+    :class:`~numpyro_dp.LikelihoodRelease`.
 
     **Example**::
 

@@ -19,7 +19,13 @@ from numpyro_dp.mcmc.sgmcmc.integrator import (
     step_at,
 )
 from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
-from numpyro_dp.mcmc.sgmcmc.momentum import check_friction, kicked, overshot, relaxation_share
+from numpyro_dp.mcmc.sgmcmc.momentum import (
+    CRITICAL,
+    check_friction,
+    kicked,
+    overshot,
+    relaxation_share,
+)
 
 
 class SGNHTState(NamedTuple):
@@ -31,6 +37,7 @@ class SGNHTState(NamedTuple):
       released positions. Flat, in the order of the site names.
     - **thermostat**: the friction ξ, a function of all momenta so far.
     - **rng_key**: key of the noise to come; zeroed in every state that outlives a run.
+    - **adapt_state**: what adaptation released, :class:`AdaptState`; ``None`` without it.
     """
 
     i: Int[Array, "..."]
@@ -38,6 +45,7 @@ class SGNHTState(NamedTuple):
     momentum: Float[Array, "... dim"]
     thermostat: Float[Array, "..."]
     rng_key: Any
+    adapt_state: Any = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,10 @@ class Thermostat(Integrator):
     def free_step_size(self, gradient_sd: float) -> float:
         return 2 * self.temperature / gradient_sd**2
 
+    def quiet_step_size(self, gradient_sd: float) -> float:
+        settled = (2 * self.diffusion * self.temperature / gradient_sd**2) ** 2
+        return min(self.free_step_size(gradient_sd), settled)
+
     def widened(self, step_size: float, curvature: float, batches: float) -> float:
         # The thermostat answers what batches shake.
         return overshot(step_size, curvature, min(step_size**0.5 * self.diffusion, 1.0))
@@ -122,7 +134,7 @@ class DPSGNHT(GradientKernel):
     :param model: a NumPyro model, as for :class:`~numpyro_dp.DPSGLD`.
     :param step_size: η, in units of squared unconstrained parameter; a number or a schedule.
     :param diffusion: A, positive, per unconstrained parameter: how much noise is injected at
-        least, and the friction at the start.
+        least, and the friction at the start. ``None``, which goes with adaptation only, is 2.
     :param preconditioner: public diagonal G of the inverse mass, by site.
     :raises ValueError: for arguments out of range, or √step_size·diffusion above 1.
 
@@ -155,11 +167,14 @@ class DPSGNHT(GradientKernel):
         True
     """
 
-    diffusion: float
+    diffusion: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_friction("diffusion", self.diffusion, self.step_size)
+        if self.diffusion is None and not self.adapts:
+            raise ValueError("diffusion must be given with step_size and clip_norm")
+        if self.diffusion is not None:
+            check_friction("diffusion", self.diffusion, self.step_size)
 
     def integrator(self, sampling_rate: float) -> Thermostat:
-        return Thermostat(*self.paced, float(self.diffusion))
+        return Thermostat(*self.paced, float(self.diffusion or CRITICAL))
