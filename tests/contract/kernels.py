@@ -61,6 +61,8 @@ KERNELS = {
     "DPSGFS": gradient_kernel(ndp.DPSGFS),
     "DPSGHMC": gradient_kernel(ndp.DPSGHMC, friction=28.0),
     "DPSGLD": gradient_kernel(ndp.DPSGLD),
+    # More privacy than so few records could have otherwise.
+    "DPSGLD adapted": Entry(ndp.DPSGLD, {"privacy": ndp.Budget(12.0, 1e-5)}),
     "DPSGNHT": gradient_kernel(ndp.DPSGNHT, diffusion=28.0),
     "OPS": Entry(
         ndp.OPS,
@@ -74,6 +76,7 @@ _WHOLE_CONTRACT = {"DPSGLD"}
 # Differ from DPFastMH in one line of the plan, or in how it sums; from DPSGLD in what follows from
 # the released gradient.
 _ONLY_SLOW = {"DPPenaltyMH", "DPFastMH mini-batch", "DPFastMH smooth", "DPSGHMC", "DPSGNHT"}
+_ONLY_SLOW |= {"DPSGLD adapted"}
 
 
 def _quickly(names: set[str], among: set[str]) -> list[Any]:
@@ -94,6 +97,17 @@ def make(name, model, **changes):
     """The named kernel on ``model`` with the contract's arguments, changed as asked."""
     entry = KERNELS[name]
     return entry.constructor(model, **{**entry.arguments, **changes})
+
+
+def charged_steps(accountant):
+    """Private steps of chains in a ledger, counted from its events, by entry."""
+    # What adaptation releases stands before them.
+    last = [entry.event.events[-1] for entry in accountant.entries]
+    chains = [
+        each if isinstance(each, ndp.events.ComposedDpEvent) else entry.event
+        for each, entry in zip(last, accountant.entries, strict=True)
+    ]
+    return [each.events[0].count for each in chains]
 
 
 def warmup(name, steps):

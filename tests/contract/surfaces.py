@@ -25,6 +25,13 @@ RELEASED = (
     ".mcmc._states_flat",
     ".extra_fields['z.w']",
     ".summary",
+    # What adaptation released before the first step.
+    ".last_state.adapt_state",
+    ".post_warmup_state.adapt_state",
+    ".mcmc._last_state.adapt_state",
+    ".mcmc._warmup_state.adapt_state",
+    ".pickled._last_state.adapt_state",
+    ".pickled._warmup_state.adapt_state",
     # What the report says of the draws, computed from them alone.
     ".privacy.drawn",
     ".mcmc._described.drawn",

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import numpyro_dp as ndp
-from tests.contract.kernels import CORE, KERNELS, make, neighbours, repeats, warmup
+from tests.contract.kernels import CORE, KERNELS, charged_steps, make, neighbours, repeats, warmup
 from tests.contract.surfaces import leaks, surfaces
 from tests.models import logistic
 
@@ -35,7 +35,7 @@ def test_every_step_is_charged_and_only_released_values_leave(name, records):
         mcmc.run(jax.random.key(1), *data[0], extra_fields=fields)
         moves.append(np.diff(mcmc.get_samples(group_by_chain=True)["w"], axis=1))
         mcmc.post_warmup_state = mcmc.last_state
-    charged = [event.events[0].count for event in (each.event for each in accountant.entries)]
+    charged = charged_steps(accountant)
     # Warm-up and the first run are one charge.
     assert charged == [40 if entry.warms_up else 20, 20]
     np.testing.assert_array_equal(mcmc.last_state.i, sum(charged) // 2)

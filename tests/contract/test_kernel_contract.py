@@ -15,6 +15,7 @@ from tests.contract.kernels import (
     KERNELS,
     NAMES,
     WARMING_UP,
+    charged_steps,
     make,
     neighbours,
     repeats,
@@ -40,11 +41,6 @@ def data(records):
     return records["x"], records["y"]
 
 
-def charged_steps(accountant):
-    """Private steps in a ledger, counted from its events."""
-    return sum(entry.event.events[0].count for entry in accountant.entries)
-
-
 @every_kernel
 @pytest.mark.parametrize("method", ["sequential", "vectorized"])
 @pytest.mark.parametrize("chains", [1, 2])
@@ -53,7 +49,7 @@ def test_every_data_touching_step_is_charged(name, data, method, chains):
     kernel = make(name, logistic, accountant=accountant, steps_per_sample=2)
     mcmc = run(kernel, data, num_chains=chains, chain_method=method)
     steps = (warmup(name, 4) + 8) * 2
-    assert charged_steps(accountant) == steps * chains
+    assert sum(charged_steps(accountant)) == steps * chains
     np.testing.assert_array_equal(mcmc.last_state.i, np.full(mcmc.last_state.i.shape, steps))
     assert mcmc.get_samples(group_by_chain=True)["w"].shape == (chains, 8, 3)
 
@@ -65,13 +61,13 @@ def test_charges_of_warmup_run_and_resume(name, data):
         make(name, logistic, accountant=accountant), num_warmup=4, num_samples=8, thinning=2
     )
     mcmc.warmup(jax.random.key(0), *data)
-    assert charged_steps(accountant) == 12
+    assert sum(charged_steps(accountant)) == 12
     mcmc.run(jax.random.key(0), *data)
-    assert charged_steps(accountant) == 12
+    assert sum(charged_steps(accountant)) == 12
     assert len(accountant.entries) == 1
     mcmc.post_warmup_state = mcmc.last_state
     mcmc.run(jax.random.key(0), *data)
-    assert charged_steps(accountant) == 20
+    assert sum(charged_steps(accountant)) == 20
     assert mcmc.last_state.i == 20
     assert mcmc.get_samples()["w"].shape == (4, 3)
 
