@@ -193,9 +193,8 @@ class MCMC(numpyro.infer.MCMC):
         """
         inputs = (args, kwargs, init_params)
         with self._account.opened("MCMC.run", rng_key, *inputs, self._warmup_state) as charged:
-            way = self._release_and_run
-            if isinstance(self.sampler, PrivateKernel):
-                way = self._charge_and_run
+            steps = isinstance(self.sampler, PrivateKernel)
+            way = self._charge_and_run if steps else self._release_and_run
             try:
                 way(charged, rng_key, *inputs, tuple(extra_fields))
             finally:
@@ -244,6 +243,8 @@ class MCMC(numpyro.infer.MCMC):
         fixed = (self._planned_steps, chains, extra_fields, self.postprocess_fn)
         bound, first, start, records = charged.prepared(prepare, *inputs, *fixed)
         resumed = self._warmup_state is not None
+        if resumed:  # Refuses what it cannot go on from.
+            bound.resumed(self._warmup_state)
         transitions = self.num_samples if resumed else self._collection_params["upper"]
         # The attributes can be set to numbers that wrap around, or that pay others' steps.
         announced = int(self.num_samples)
@@ -327,9 +328,8 @@ class MCMC(numpyro.infer.MCMC):
         state = bound.init(rng_key, self.num_warmup, z) if state is None else bound.resumed(state)
         if self._spread is not None:
             state = jax.device_put(state, self._spread)
-        upper = self._collection_params["upper"]
-        lower = self._collection_params["lower"]
-        size = self._collection_params["collection_size"]
+        known = self._collection_params
+        upper, lower, size = known["upper"], known["lower"], known["collection_size"]
         size = (upper - lower if size is None else size) // self.thinning
         pieces = collect(
             bound,

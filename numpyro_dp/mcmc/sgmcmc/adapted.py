@@ -28,7 +28,7 @@ from numpyro_dp.mcmc.first import Begun
 from numpyro_dp.mcmc.sgmcmc.integrator import BoundSumKernel, Integrator, NoisyGradient, Vector
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel
-from numpyro_dp.scoring.forecast import Forecast
+from numpyro_dp.scoring.forecast import Forecast, promised
 from numpyro_dp.scoring.located import located, whitening_at
 from numpyro_dp.scoring.release import BoundRelease, bound_release, released_rounds
 from numpyro_dp.scoring.statistic import unravelled
@@ -182,6 +182,14 @@ class BoundAdaptedKernel(BoundSumKernel):
     def first(self, num_chains: int) -> Adaptation:
         return Adaptation(self.adaptation, num_chains)
 
+    def resumed(self, state: Any) -> Any:
+        if state.adapt_state is None:
+            raise ValueError(
+                "post_warmup_state was left by a kernel that did not adapt: give this one the "
+                "step_size and clip_norm of that run, or begin anew"
+            )
+        return state
+
     def leaves(self, records: list) -> list:
         return self.adaptation.release.statistic.numbered(records)
 
@@ -305,27 +313,42 @@ class AdaptedForecast(NamedTuple):
       chain's way rather than a posterior.
     - **step_size**, **clip_norm**: in released coordinates, in which the posterior's sds are 1.
     - **located**: forecast of the release that gives these coordinates.
+    - **released**: what :class:`~numpyro_dp.DPNUTS` would promise at the same ε.
     """
 
     relaxation_times: float
     step_size: Any
     clip_norm: float
     located: Forecast
-
-    @classmethod
-    def of(cls, settings: Settings) -> AdaptedForecast:
-        """What the settings promise."""
-        mechanism, step = settings.private_sum, settings.integrator.step_size
-        return cls(settings.relaxation_times, step, mechanism.clip_norm, settings.forecast)
+    released: Forecast | None
 
     def __str__(self) -> str:
         step = "a schedule" if callable(self.step_size) else f"{self.step_size:g}"
-        return (
-            f"adaptation: {self.located}\n"
-            f"then step size {step}, clip norm {self.clip_norm:.3g} in coordinates in which the "
-            f"posterior's sds are 1;\n  a chain spans about {self.relaxation_times:.2g} relaxation "
-            "times (ten make a posterior)"
-        )
+        at, other = self.located, self.released
+        lines = [
+            f"adapts in {at.num_rounds} rounds of scores and information (κ = {at.signal:.3g}, of "
+            f"the information {at.shape:.3g}; {at.dim} coordinates, {at.num_records} records)",
+            f"  then step size {step}, clip norm {self.clip_norm:.3g} where the posterior's sds "
+            f"are 1: a chain spans about {self.relaxation_times:.2g} relaxation times (ten make a "
+            "posterior)",
+        ]
+        if at.verdict == "not":
+            lines[1:] = [f"  refused, that tells next to nothing: {at.remedy}"]
+        if other is not None:
+            lines.append(f"  DPNUTS at the same ε: {other.promise}")
+        return "\n".join(lines)
+
+
+def adapted_forecast(plan: AdaptationPlan, settings: Settings) -> AdaptedForecast:
+    """What the settings promise."""
+    epsilon, delta = plan.privacy.epsilon, plan.privacy.delta
+    return AdaptedForecast(
+        settings.relaxation_times,
+        settings.integrator.step_size,
+        settings.private_sum.clip_norm,
+        settings.forecast,
+        promised(plan.model, epsilon, delta, plan.relation),
+    )
 
 
 def bound_adapted(settings: Settings, plan: AdaptationPlan, **fields: Any) -> BoundAdaptedKernel:

@@ -23,6 +23,7 @@ from numpyro_dp.mcmc.sgmcmc.adapted import (
     AdaptationPlan,
     AdaptedForecast,
     Settings,
+    adapted_forecast,
     adapted_settings,
     bound_adapted,
 )
@@ -139,7 +140,7 @@ class GradientKernel(PrivateKernel):
                 "a clip_norm by site has no meaning in released coordinates: give step_size too, "
                 "or leave both out"
             )
-        for name in ("preconditioner", "init_kernel", "num_steps"):
+        for name in ("preconditioner", "init_kernel", "init_strategy", "num_steps"):
             if getattr(self, name) is not None:
                 raise ValueError(
                     f"{name}= goes with both step_size and clip_norm: without them a release "
@@ -172,8 +173,10 @@ class GradientKernel(PrivateKernel):
             raise ValueError("this kernel has its settings: numpyro_dp.plan tells what they do")
         refuse_private_size(self.relation)
         model = private_model(self.user_model, args, kwargs, data_plate=self.data_plate)
-        terms = Terms(num_steps * num_chains, num_chains, self.relation, self.delta)
-        return AdaptedForecast.of(self._settings(model, terms)[1])
+        each = _validate.positive_int("num_steps", num_steps)
+        num_chains = _validate.positive_int("num_chains", num_chains)
+        terms = Terms(each * num_chains, num_chains, self.relation, self.delta)
+        return adapted_forecast(*self._settings(model, terms))
 
     def _settings(self, model: PrivateModel, terms: Terms) -> tuple[AdaptationPlan, Settings]:
         refuse_private_size(terms.relation)

@@ -12,6 +12,7 @@ import pytest
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.mcmc import SGLDState
 from numpyro_dp.mcmc.sgmcmc.adapted import ROUNDS
 from numpyro_dp.model.private_model import PrivateModel
 from tests.models import logistic, normal_mean
@@ -106,6 +107,21 @@ def test_going_on_costs_the_steps_alone_and_keeps_the_metric(ran, data):
         np.testing.assert_array_equal(old, new)
 
 
+def test_a_state_without_coordinates_is_no_place_to_go_on_from(data):
+    accountant = ndp.Accountant()
+    kernel = ndp.DPSGLD(logistic, privacy=BUDGET, accountant=accountant)
+    mcmc = ndp.MCMC(kernel, **STEPS)
+    mcmc.post_warmup_state = SGLDState(jnp.int32(5), {"w": jnp.zeros(3)}, jax.random.key(0))
+    with pytest.raises(ValueError, match="did not adapt"):
+        mcmc.run(jax.random.key(0), *data)
+    assert not accountant.entries
+
+
+def test_arviz_takes_it(ran):
+    mcmc, _ = ran
+    assert ndp.from_numpyro(mcmc).posterior["w"].shape[::2] == (2, 3)
+
+
 def test_pickles_hold_what_was_released_and_no_record(ran, data):
     mcmc, _ = ran
     text = pickle.dumps(mcmc)
@@ -173,6 +189,9 @@ def test_the_forecast_is_what_a_run_is_bound_to(data):
     assert not bound.facts().notes
     assert 20 < said.relaxation_times < 24
     assert "relaxation times" in str(said)
+    assert "DPNUTS at the same ε: resolved" in str(said)
+    small = kernel.forecast(*(leaf[:100] for leaf in data), num_steps=400)
+    assert "refused" in str(small)
     half = kernel.forecast(*data, num_steps=400, num_chains=4)
     assert half.relaxation_times < said.relaxation_times
     # With more privacy than twenty relaxation times ask for, the clip is looser, to a limit.
