@@ -63,6 +63,13 @@ def as_typed_keys(rng_key: Any, num_chains: int) -> Any:
     return keys.reshape(()) if num_chains == 1 else keys
 
 
+def of_default_kind(key: Any) -> Any:
+    """The same randomness as a key of JAX's default kind, which programs are traced with."""
+    if key.dtype == jax.eval_shape(lambda: random.key(0)).dtype:
+        return key
+    return random.wrap_key_data(random.bits(key, (2,), jnp.uint32))
+
+
 def seeded_key(keys: Any) -> Any:
     """A noise key that is a one-way function of the caller's key (``secure=False``)."""
     material = b"numpyro_dp noise" + np.asarray(random.key_data(keys)).tobytes()

@@ -14,7 +14,8 @@ _LEAST_SIGNAL, _LEAST_SHAPE = 3.5, 3.0
 # Beside the noise of scores, which falls with κ, the loose clip and the records' own dispersion.
 _FIXED, _FALLING = 0.2, 10.0
 _PLAIN = 20.0
-FEW, MANY, _SHORT_OF_SHAPE = 8, 12, 5.0
+# Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
+_ROUNDS = ((100.0, 14), (5.0, 12), (0.0, 8))
 
 
 class Forecast(NamedTuple):
@@ -110,7 +111,7 @@ def forecast(
     :param num_rounds: ``None`` for what suits.
     """
     kappa, shape = num_records * signal**2 / dim, num_records * signal / dim**1.5
-    rounds = (FEW if shape < _SHORT_OF_SHAPE else MANY) if num_rounds is None else num_rounds
+    rounds = next(n for least, n in _ROUNDS if shape >= least) if num_rounds is None else num_rounds
     verdict = "resolved" if kappa >= _PLAIN else "partly"
     if kappa < _LEAST_SIGNAL or shape < _LEAST_SHAPE:
         verdict = "not"

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jax.flatten_util import ravel_pytree
@@ -19,8 +20,9 @@ from numpyro_dp.model.messages import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.rounds import PriorMoments
+from numpyro_dp.scoring.statistic import unravelled
 
-_DRAWS = 2_000
+_DRAWS, _PLACES = 2_000, 64
 # Quartiles of a normal are this far apart, in standard deviations.
 _QUARTILES = 1.349
 
@@ -48,6 +50,27 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
             "proper prior on the scale of the answer"
         )
     return PriorMoments(middle, spread)
+
+
+def steepness(model: PrivateModel, prior: PriorMoments) -> np.ndarray:
+    """Largest curvature of the prior's log density at each of some prior draws, shape (draws,).
+
+    In units of its own spread, in which that of a normal prior is 1 everywhere. Where groups hang
+    on a scale of their own it is not: a small scale makes it as large as one likes.
+    """
+    return np.asarray(_steepness(model, prior.sd), np.float64)
+
+
+@partial(jax.jit, static_argnums=0)
+def _steepness(model: PrivateModel, sd: Any) -> Any:
+    def log_prior(x: Any) -> Any:
+        return model.log_prior(unravelled(model, x * sd))
+
+    def steepest(u: Any) -> Any:
+        curvature = -jax.hessian(log_prior)(u / sd)
+        return jnp.linalg.eigvalsh(jnp.nan_to_num(curvature))[-1]
+
+    return jax.lax.map(steepest, _draws(model)[:_PLACES])
 
 
 @partial(jax.jit, static_argnums=0)

@@ -82,8 +82,8 @@ class LikelihoodRelease:
         own unbounded account.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
         observations.
-    :param num_rounds: rounds of scoring; by default 12, and 8 where the budget leaves little for
-        each.
+    :param num_rounds: rounds of scoring; by default 12, 14 where the budget leaves much for each,
+        and 8 where it leaves little.
     :param allow_unresolved: release even where the forecast says that nothing can be learnt.
     :param secure: whether noise comes from keys of the operating system, as in
         :class:`~numpyro_dp.MCMC`; ``False`` is reproducible from the caller's key and conditional.

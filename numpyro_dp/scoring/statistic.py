@@ -18,6 +18,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from numpyro_dp.execution.keys import of_default_kind
 from numpyro_dp.mechanisms.centred import centre, centred_clip
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.private_model import PrivateModel
@@ -165,7 +166,9 @@ class RecordStatistic:
             return jax.tree.leaves(model.constrain(self.at(u)))
 
         if isinstance(self.outcomes, Simulated):
-            drawn = self.outcomes.draws([*values(at.u), *rows, jax.random.fold_in(key, row)])
+            # Those of chains are of another kind than the program was traced with.
+            key = jax.random.fold_in(of_default_kind(key), row)
+            drawn = self.outcomes.draws([*values(at.u), *rows, key])
 
             def terms(u: Array) -> Array:
                 return self.outcomes.terms([*values(u), *rows, *drawn])[0]

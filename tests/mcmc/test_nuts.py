@@ -44,7 +44,7 @@ def test_chains_and_further_runs_cost_nothing(ran, data):
     (entry,) = accountant.entries
     assert entry.label == "DPNUTS"
     assert mcmc.privacy.epsilon <= 1.0
-    assert mcmc.privacy.steps == 13
+    assert mcmc.privacy.steps == 15
     second = np.asarray(mcmc.get_samples()["w"])
     assert first.shape == second.shape == (400, 3)
     assert set(fields) >= {"energy", "potential_energy", "diverging"}

@@ -150,7 +150,7 @@ def test_every_round_is_one_gaussian_and_all_are_charged_before_a_record_is_read
     (entry,) = accountant.entries
     gaussians = [e for part in entry.event.events for e in part.events if hasattr(e, "event")]
     assert all(isinstance(e.event, GaussianDpEvent) for e in gaussians)
-    assert sum(e.count for e in gaussians) == 13
+    assert sum(e.count for e in gaussians) == 15
     # Squared privacy losses add up to those of the budget's one Gaussian, within the lattice's.
     total = math.sqrt(sum(e.count / e.event.noise_multiplier**2 for e in gaussians))
     assert total == pytest.approx(1 / ndp.calibrate(GaussianDpEvent, BUDGET), rel=0.01)
@@ -200,7 +200,7 @@ def test_what_was_released_decides_and_nothing_else(y, monkeypatch):
         asked = []
         release = ndp.LikelihoodRelease(gaussian, privacy=BUDGET)
         found.append(release.run(jax.random.key(0), records, progress_bar=False).located)
-        assert asked == [0] + [1] * 12
+        assert asked == [0] + [1] * 14
     for first, second in zip(*found, strict=True):
         np.testing.assert_array_equal(first, second)
 
@@ -209,7 +209,7 @@ def test_the_report_can_be_recomputed_and_names_what_was_released(released):
     report = released.privacy
     assert report.epsilon <= 1.0
     assert report.recompute() == pytest.approx(report.epsilon)
-    assert "scores and information (12)" in str(report)
+    assert "scores and information (14)" in str(report)
     assert "secure=False" in str(report) or report.conditions
 
 

@@ -30,6 +30,7 @@ from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.forecast import Forecast, promised
 from numpyro_dp.scoring.located import located, whitening_at
+from numpyro_dp.scoring.prior import prior_moments, steepness
 from numpyro_dp.scoring.release import BoundRelease, bound_release, released_rounds
 from numpyro_dp.scoring.statistic import unravelled
 
@@ -42,6 +43,8 @@ _TIGHTEST, _LOOSEST = 2.0, 10.0
 # Steps and mini-batches may widen the draws' variance by so much.
 _WIDENED = 1.1
 _LONGEST = 1.0
+# Curvature of the prior at its own draws, where that of a normal one is 1.
+_STEEP = 100.0
 _LOST = (
     "Adaptation did not arrive: its last step was longer than its noise explains, so the released "
     "coordinates are not the posterior's and the chain may still be on its way. Give priors on the "
@@ -296,6 +299,11 @@ def adapted_settings(
     return Settings(at(found.noise_multiplier, clip_norm), integrator, times, expected)
 
 
+@lru_cache(maxsize=16)
+def _steepest(model: PrivateModel) -> float:
+    return float(np.max(steepness(model, prior_moments(model))))
+
+
 def _longest_stable(integrator: Integrator, curvature: float, batches: float) -> float:
     """Longest step that widens the draws by little, where the information is the identity."""
     low, high = 0.0, _LONGEST
@@ -354,8 +362,17 @@ def adapted_forecast(plan: AdaptationPlan, settings: Settings) -> AdaptedForecas
 def bound_adapted(settings: Settings, plan: AdaptationPlan, **fields: Any) -> BoundAdaptedKernel:
     """The bound kernel.
 
-    :raises ValueError: the release before it would tell nothing.
+    :raises ValueError: the release before it would tell nothing, or steps of one size do not suit
+        the prior.
     """
+    steepest = _steepest(plan.model)
+    if steepest > _STEEP:
+        raise ValueError(
+            f"the prior is up to {steepest:.2g} times steeper at some of its own draws than at "
+            "others, as of groups whose scale is a latent: steps of one size run away where that "
+            "scale is small. Use DPNUTS, which releases such a model and samples it well, or give "
+            "step_size and clip_norm. Nothing was charged"
+        )
     expected = settings.forecast
     if expected.verdict == "not":
         raise ValueError(

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax import random
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import Trace_ELBO
 from numpyro.optim import Minimize, _NumPyroOptim
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.execution.keys import as_typed_keys
+from numpyro_dp.execution.keys import as_typed_keys, of_default_kind
 from numpyro_dp.model.closures import refuse_captured_arrays
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import constants, prune, trace_program
@@ -32,10 +31,7 @@ def check_loss(loss: Any) -> None:
 
 def usable_key(rng_key: Any) -> Any:
     """The caller's key, as JAX's default kind, which programs are traced with."""
-    key = as_typed_keys(rng_key, 1)
-    if key.dtype == random.key(0).dtype:
-        return key
-    return random.wrap_key_data(random.bits(key, (2,), jnp.uint32))
+    return of_default_kind(as_typed_keys(rng_key, 1))
 
 
 def require_blind(optim: Any, optim_state: Any, params: dict, num_records: int) -> None:

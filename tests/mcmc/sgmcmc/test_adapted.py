@@ -14,7 +14,9 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.mcmc import SGLDState
 from numpyro_dp.mcmc.sgmcmc.adapted import ROUNDS
+from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.statistic import record_statistic
 from tests.models import logistic, normal_mean
 
 BUDGET = ndp.Budget(1.0, 1e-5)
@@ -222,6 +224,52 @@ def own_latents(y):
     with numpyro.plate("people", y.shape[0]):
         z = numpyro.sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
         numpyro.sample("y", dist.Normal(mu * z, 1), obs=y)
+
+
+def groups(g, y):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    scale = numpyro.sample("scale", dist.HalfNormal(1))
+    with numpyro.plate("groups", 5):
+        effect = numpyro.sample("effect", dist.Normal(mean, scale))
+    with numpyro.plate("people", g.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=effect[g]), obs=y)
+
+
+def test_a_prior_in_which_steps_of_one_size_run_away_is_refused(data):
+    kernel = ndp.DPSGLD(groups, privacy=BUDGET)
+    group = np.arange(4_000, dtype=np.int32) % 5
+    with pytest.raises(ValueError, match=r"times steeper.*Use DPNUTS"):
+        ndp.MCMC(kernel, **STEPS).run(jax.random.key(0), group, data[1])
+
+
+def linear(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[-1]]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.LogNormal(0, 1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, sigma), obs=y)
+
+
+def test_outcomes_are_drawn_with_a_chains_own_key(data):
+    """Programs are traced with keys of another kind."""
+    x, y = data[0][:3], data[0][:3, 1]
+    statistic = record_statistic(PrivateModel(linear, (x, y)))
+    at = jnp.zeros(4), jnp.eye(4), 0.1, jax.random.key(0, impl=CHACHA20)
+    rows = [jnp.asarray(leaf)[:, None] for leaf in statistic.numbered([x, y])]
+    scores = jax.vmap(lambda *row: statistic.score(*at, list(row)))(*rows)
+    assert np.all(np.linalg.norm(scores, axis=1) <= 0.1 * (1 + 1e-5))
+    assert np.all(np.linalg.norm(scores, axis=1) > 0)
+
+
+@pytest.mark.slow
+def test_an_unknown_scale_is_found(data):
+    x, rng = data[0], np.random.default_rng(8)
+    y = (x @ TRUTH + 2 * rng.normal(size=len(x))).astype(np.float32)
+    mcmc = ndp.MCMC(ndp.DPSGLD(linear, privacy=ndp.Budget(2.0, 1e-5)), **STEPS)
+    mcmc.run(jax.random.key(0), x, y)
+    draws = mcmc.get_samples()
+    # The posterior's sds are .02 to .04; noise and a short chain make them twice that.
+    np.testing.assert_allclose(draws["w"].mean(0), TRUTH, atol=0.3)
+    assert float(draws["sigma"].mean()) == pytest.approx(2.0, abs=0.2)
 
 
 @pytest.mark.parametrize(
