@@ -123,6 +123,7 @@ def test_a_narrow_row_norm_of_a_posterior_draw_costs_what_its_value_costs(record
     assert cost(np.uint8(16)) == cost(16.0)
 
 
+@pytest.mark.slow
 def test_a_fit_takes_its_numbers_alike(records):
     def cost(number):
         accountant = ndp.Accountant()

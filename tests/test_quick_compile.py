@@ -28,6 +28,7 @@ def test_an_option_that_xla_does_not_know_is_left_out(unknown):
     assert compiled(jnp.float32(1)) == 2
 
 
+@pytest.mark.slow  # A default run itself is such a process: it would end.
 def test_known_flags_start_a_process_and_others_end_it():
     def start(flags):
         ask = [sys.executable, "-c", "import jax; jax.devices()"]

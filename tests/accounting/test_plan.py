@@ -155,6 +155,7 @@ except BudgetExceededError:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_draw_from_one_plan(tmp_path):
     path = tmp_path / "study.ledger"
     accountant = Accountant(BUDGET, path=path)

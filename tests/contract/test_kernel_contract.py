@@ -216,6 +216,7 @@ def test_plain_numpyro_is_refused_by_name(name, data):
         mcmc.run(jax.random.key(0), *data)
 
 
+@pytest.mark.slow
 @every_kernel
 def test_float64_runs(name, data):
     with jax.enable_x64(True):

@@ -334,7 +334,13 @@ CURVATURES = {
 }
 
 
-@pytest.mark.parametrize("case", sorted(CURVATURES))
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[] if case == "correlated" else pytest.mark.slow)
+        for case in sorted(CURVATURES)
+    ],
+)
 def test_curvature_of_the_prior(case):
     model, args, least, most = CURVATURES[case]
     wall = wall_of(model, args)

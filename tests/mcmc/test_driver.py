@@ -180,7 +180,7 @@ def test_a_bar_that_is_switched_on_after_the_charge_shows_no_other_one(data):
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param("vectorized", marks=pytest.mark.slow), "sequential"]
+    "method", ["vectorized", pytest.param("sequential", marks=pytest.mark.slow)]
 )
 def test_the_bar_shows_epsilon_for_every_chain_method(data, method):
     mcmc = ndp.MCMC(kernel(), num_warmup=10, num_samples=30, num_chains=2, chain_method=method)
@@ -316,6 +316,7 @@ def test_only_the_announced_samples_were_charged_with_the_warmup(data, change):
     assert len(accountant.entries) == 2
 
 
+@pytest.mark.slow
 def test_fewer_samples_than_announced_are_paid_for(data):
     accountant = ndp.Accountant()
     mcmc = planned(accountant)

@@ -81,6 +81,7 @@ def test_no_text_of_a_run_holds_the_number(run):
     assert all(str(N) not in str(leaf.shape) for leaf in jax.tree.leaves(mcmc._states))
 
 
+@pytest.mark.slow
 def test_the_search_would_find_the_number(data):
     # Under zero_out the number is public and stated: the search above is not blind.
     public = ndp.MCMC(kernel(accountant=None, max_records=None), **OPTIONS)

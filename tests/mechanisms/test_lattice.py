@@ -51,7 +51,7 @@ def total_variation(weights: list[int], sd: int) -> float:
         (32, 8),
         (32, 16),
         (128, 8),
-        (1024, 16),
+        pytest.param(1024, 16, marks=pytest.mark.slow),
         pytest.param(4096, 8, marks=pytest.mark.slow),
         pytest.param(512, 16, marks=pytest.mark.slow),
         pytest.param(2048, 8, marks=pytest.mark.slow),

@@ -209,7 +209,7 @@ SHARES = np.random.default_rng(0).dirichlet([2.0, 3.0, 4.0], 12)
         (visits, real.reshape(8, 3), "people"),
         (shares, SHARES, None),
         (derived(steep_by_all), real, None),
-        (censored(lambda y: y.mean()), real, None),
+        pytest.param(censored(lambda y: y.mean()), real, None, marks=pytest.mark.slow),
         (rooted(lambda y: y.mean()), real, None),
     ],
     ids=["enumerated", "nested", "drawn outcomes", "own derivative", "loop", "convergence"],
@@ -221,7 +221,11 @@ def test_other_shapes_of_models_are_judged_too(model, given, plate):
 
 @pytest.mark.parametrize(
     "model",
-    [derived(steep), censored(jnp.zeros_like), rooted(jnp.zeros_like)],
+    [
+        derived(steep),
+        pytest.param(censored(jnp.zeros_like), marks=pytest.mark.slow),
+        rooted(jnp.zeros_like),
+    ],
     ids=["own derivative", "loop", "convergence"],
 )
 def test_derivatives_and_loops_of_the_models_own_are_accepted(model):

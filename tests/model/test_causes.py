@@ -330,6 +330,7 @@ def test_an_entry_for_each_record_is_never_answered_by_a_plate_or_by_public(name
     assert "public(" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_effects_of_records_are_drawn_by_a_guide():
     """Its last way: inside the records' plate, with DPSVI and a guide for local latents."""
 

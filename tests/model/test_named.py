@@ -714,7 +714,7 @@ FREE = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n not in ("cosine", "labels"))) for n in FREE],
+    [pytest.param(n, marks=[pytest.mark.slow] * (n != "cosine")) for n in FREE],
 )
 def test_an_optimiser_with_a_public_schedule_is_taken(name):
     assert fit(FREE[name]()).params

@@ -21,7 +21,7 @@ Y = X[:, 0]
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name == "linen")) for name in NETWORKS],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name != "nnx")) for name in NETWORKS],
 )
 def test_prior_and_terms_are_numpyros(name):
     model = regressed(NETWORKS[name], dist.Normal(0.0, 0.7))

@@ -339,7 +339,13 @@ STRATEGIES = [
 ]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        pytest.param(each, marks=[pytest.mark.slow] * (place > 0))
+        for place, each in enumerate(STRATEGIES)
+    ],
+)
 def test_every_strategy_starts_finite_and_off_zero(strategy):
     split = wall()
     z = split.init(jax.random.key(3), strategy)
@@ -349,6 +355,7 @@ def test_every_strategy_starts_finite_and_off_zero(strategy):
     assert all(bool((value != 0).all()) for value in z.values())
 
 
+@pytest.mark.slow
 def test_init_maps_over_keys_of_any_kind():
     split = wall()
     for keys in (

@@ -13,8 +13,7 @@ import numpy as np
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget, Relation, privacy_curve, rounded_up
 from numpyro_dp.diagnostics.plan.affordable import affordable
-from numpyro_dp.diagnostics.plan.remedies import FINE, Fault, Findings, Verdict
-from numpyro_dp.diagnostics.plan.signal import SignalModel
+from numpyro_dp.diagnostics.plan.remedies import FINE, Fault, Verdict, found_out
 from numpyro_dp.diagnostics.plan.subject import PlannedRun, planned_run
 from numpyro_dp.diagnostics.plots import axes_or_new
 from numpyro_dp.mcmc.kernel import PrivateKernel
@@ -344,7 +343,7 @@ def _judged(studied: PlannedRun) -> Plan:
     )
     norms = norms[np.isfinite(norms)]
     signal_model = studied.signal_model()
-    found = _findings(studied, signal_model, norms)
+    found = found_out(studied, signal_model, norms)
     wrong, chain = found.faults(), found.chain
     epsilon = privacy_curve(studied.event(steps), studied.relation).epsilon(studied.delta)
     return Plan(
@@ -375,29 +374,6 @@ def _judged(studied: PlannedRun) -> Plan:
         remedies=found.remedies() if wrong else (),
         norms=tuple(norms.ravel().tolist()),
         released=promised(studied.model, epsilon, studied.delta, studied.relation),
-    )
-
-
-def _findings(studied: PlannedRun, signal_model: SignalModel, norms: np.ndarray) -> Findings:
-    gains, clip = signal_model.gains(), studied.mechanism.clip_norm
-    # What is not fine as a quadratic needs no more rehearsing.
-    rehearsed = studied.dress is not None and gains.expected >= FINE
-    if studied.centred:
-        bias, balanced = (), float(np.median(norms))
-    else:
-        left = studied.noise / clip / math.sqrt(signal_model.num_steps)
-        bias, balanced = (
-            studied.bias.of_sites(clip),
-            studied.bias.balanced(left, float(np.median(norms)) / 2),
-        )
-    return Findings(
-        studied=studied,
-        signal_model=signal_model,
-        gains=gains,
-        reached=studied.dress.reached() if rehearsed and studied.dress else None,
-        bias=bias,
-        balanced=balanced,
-        chain=studied.steps(signal_model),
     )
 
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from numpyro_dp.accounting import rounded_down
 from numpyro_dp.diagnostics.plan.signal import Gains, SignalModel
 from numpyro_dp.diagnostics.plan.steps import WIDENED, ChainSteps
@@ -268,3 +270,29 @@ class Findings:
                 f"{max(reached, 0):.0%} of what they can teach{worse}"
             )
         return found
+
+
+def found_out(studied: PlannedRun, signal_model: SignalModel, norms: np.ndarray) -> Findings:
+    """What is found out about a run.
+
+    :param norms: finite gradient norms of the made-up records.
+    """
+    gains, clip = signal_model.gains(), studied.mechanism.clip_norm
+    # What is not fine as a quadratic needs no more rehearsing.
+    rehearsed = studied.dress is not None and gains.expected >= FINE
+    median = float(np.median(norms))
+    if studied.centred:
+        bias, balanced = (), median
+    else:
+        left = studied.noise / clip / math.sqrt(signal_model.num_steps)
+        bias = studied.bias.of_sites(clip)
+        balanced = studied.bias.balanced(left, median / 2)
+    return Findings(
+        studied=studied,
+        signal_model=signal_model,
+        gains=gains,
+        reached=studied.dress.reached() if rehearsed and studied.dress else None,
+        bias=bias,
+        balanced=balanced,
+        chain=studied.steps(signal_model),
+    )

@@ -192,7 +192,7 @@ def test_one_gaussian_is_not_enough_for_objective_perturbation():
     assert privacy_curve(event).delta(epsilon) >= truth
 
 
-@pytest.mark.parametrize("two_sided", [False, True])
+@pytest.mark.parametrize("two_sided", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_noisy_batch_agrees_with_quadrature(two_sided):
     bound, floor, sd = 0.02, 0.05, 0.4
     step, rate = math.log1p(bound / floor), floor + bound
@@ -220,7 +220,10 @@ def test_directional_bit_agrees_with_quadrature():
 
 
 # Records in orthogonal directions: |Z| + |Z'| is more often large than 2|Z|.
-@pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize(
+    "scale",
+    [pytest.param(0.3, marks=pytest.mark.slow), 1.0, pytest.param(3.0, marks=pytest.mark.slow)],
+)
 def test_directional_bit_covers_records_in_any_two_directions(scale):
     node, weight = np.polynomial.legendre.leggauss(200)
     z, mass = 5 * (node + 1), 5 * weight * 2 * norm.pdf(5 * (node + 1))
@@ -253,7 +256,7 @@ def bit_delta(log_ratios, terms, epsilon):
 )
 def test_smooth_bit_bounds_records_that_are_quadratic(slope, curvature):
     # In two dimensions, by quadrature over the move; at each the least favourable log ratio.
-    node, weight = np.polynomial.hermite_e.hermegauss(80)
+    node, weight = np.polynomial.hermite_e.hermegauss(40)
     mass = np.outer(weight, weight) / (2 * math.pi)
     squares = np.add.outer(node**2, node**2)
     curve = privacy_curve(SmoothBarkerBit(1.0, slope, curvature, 2))
@@ -261,13 +264,15 @@ def test_smooth_bit_bounds_records_that_are_quadratic(slope, curvature):
         terms = slope * node[:, None] + sign * curvature / 2 * squares
         for epsilon in (0.0, 0.1, 0.5):
             worst = np.max(
-                [bit_delta(-terms / 2 + shift, terms, epsilon) for shift in np.linspace(-2, 2, 41)],
+                [bit_delta(-terms / 2 + shift, terms, epsilon) for shift in np.linspace(-2, 2, 21)],
                 axis=0,
             )
             assert max((order * mass).sum() for order in worst) <= curve.delta(epsilon)
 
 
-@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+@pytest.mark.parametrize(
+    "relation", [pytest.param("zero_out", marks=pytest.mark.slow), "replace_one"]
+)
 def test_smooth_bit_is_near_the_average_over_its_width(relation):
     slope, curvature = 0.3, 0.4
     widths = [slope * abs(z) + curvature * z**2 / 2 for z in np.linspace(-9, 9, 40_001)]

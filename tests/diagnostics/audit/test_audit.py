@@ -95,6 +95,7 @@ def test_under_add_remove_one_data_set_lacks_the_record():
     assert 0.2 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
 
 
+@pytest.mark.slow
 def test_every_private_step_counts_between_the_draws_too():
     result = attack(kernel(steps_per_sample=4), num_samples=2)
     assert result.num_steps == 8

@@ -68,6 +68,13 @@ def test_nothing_is_charged():
     assert accountant.entries == ()
 
 
+def test_it_ends_with_what_a_release_at_the_same_epsilon_would_promise(found):
+    budget = ndp.Budget(found.epsilon, found.delta)
+    promised = ndp.LikelihoodRelease(logistic, privacy=budget).forecast(*SHAPES)
+    assert found.released.signal == promised.signal
+    assert " ".join(str(found).split()).endswith(f"DPNUTS at the same ε: {promised.promise}")
+
+
 def test_the_cost_is_that_of_the_run(found):
     wall = private_model(logistic, SHAPES)
     bound = kernel().bind(wall, num_steps=100, relation="zero_out", delta=1e-6)

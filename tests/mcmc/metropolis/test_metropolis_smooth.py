@@ -60,7 +60,11 @@ def sample(data, **changes):
 
 @pytest.mark.parametrize(
     "relation",
-    [pytest.param("zero_out", marks=pytest.mark.slow), "replace_one", "add_remove"],
+    [
+        pytest.param("zero_out", marks=pytest.mark.slow),
+        pytest.param("replace_one", marks=pytest.mark.slow),
+        "add_remove",
+    ],
 )
 def test_a_run_is_charged_by_direction_in_all_dimensions(relation, data):
     _, accountant = sample(data, accountant=ndp.Accountant(relation=relation), likelihood_power=0.5)
@@ -84,7 +88,9 @@ def test_the_power_that_a_budget_chooses_fits_it(data):
     assert "averaged over the direction" in mcmc.privacy.mechanism
 
 
-@pytest.mark.parametrize("model", [saturating, cone, logistic])
+@pytest.mark.parametrize(
+    "model", [pytest.param(saturating, marks=pytest.mark.slow), cone, logistic]
+)
 def test_no_record_exceeds_its_gradient_and_curvature_in_any_move(model, data):
     wall = PrivateModel(model, data)
     bound = kernel(model, likelihood_power=0.5).bind(

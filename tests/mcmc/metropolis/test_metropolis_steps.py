@@ -99,7 +99,7 @@ def product(x, y):
     "arguments",
     [
         {**FIXED, "steps_per_sample": 3},
-        {"step_size": 0.1, "lipschitz": 0.5},
+        pytest.param({"step_size": 0.1, "lipschitz": 0.5}, marks=pytest.mark.slow),
         pytest.param(
             {**FIXED, "model": product, "public_moves": (lambda z: {"w": z["w"][::-1]},)},
             marks=pytest.mark.slow,

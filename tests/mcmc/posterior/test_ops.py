@@ -75,14 +75,23 @@ def test_every_draw_of_every_chain_is_charged(data):
     assert mcmc.privacy.epsilon == pytest.approx(alone)
 
 
-def test_the_budget_decides_the_power_and_is_not_overspent(data):
-    for kernel in (concave(), ndp.OPS(logistic, guarantee=BOUNDED, sampler=GRID)):
-        arguments = {"privacy": ndp.Budget(1.0, 1e-5), "likelihood_power": 1.0}
-        bound = bind(_with(kernel, **arguments), _wall(data), draws=4)
-        assert 0.99 < privacy_curve(bound.event(4), "zero_out").epsilon(1e-5) <= 1.0
-        assert 0 < bound.power < 1
-        generous = {"privacy": ndp.Budget(1e3, 1e-5), "likelihood_power": 0.25}
-        assert bind(_with(kernel, **generous), _wall(data), draws=4).power == 0.25
+@pytest.mark.parametrize(
+    "make",
+    [
+        concave,
+        pytest.param(
+            lambda: ndp.OPS(logistic, guarantee=BOUNDED, sampler=GRID), marks=pytest.mark.slow
+        ),
+    ],
+    ids=["concave", "grid"],
+)
+def test_the_budget_decides_the_power_and_is_not_overspent(data, make):
+    arguments = {"privacy": ndp.Budget(1.0, 1e-5), "likelihood_power": 1.0}
+    bound = bind(_with(make(), **arguments), _wall(data), draws=4)
+    assert 0.99 < privacy_curve(bound.event(4), "zero_out").epsilon(1e-5) <= 1.0
+    assert 0 < bound.power < 1
+    generous = {"privacy": ndp.Budget(1e3, 1e-5), "likelihood_power": 0.25}
+    assert bind(_with(make(), **generous), _wall(data), draws=4).power == 0.25
 
 
 def _with(kernel, **changes):

@@ -87,13 +87,13 @@ def test_a_scale_that_a_clip_moves_is_named_and_a_wider_clip_is_not():
 @pytest.mark.parametrize(
     ("model", "x", "clip", "site"),
     [
-        (heavy_tailed, X, 1.0, None),
-        (logistic, GROUPS, 2.0, None),
-        (logistic, 30 * X, 1000.0, None),
         (counts, X, 0.5, "w"),
         (counts, X, 200.0, None),
+        pytest.param(heavy_tailed, X, 1.0, None, marks=pytest.mark.slow),
+        pytest.param(logistic, GROUPS, 2.0, None, marks=pytest.mark.slow),
+        pytest.param(logistic, 30 * X, 1000.0, None, marks=pytest.mark.slow),
     ],
-    ids=["heavy tails", "one-hot", "unscaled", "counts", "counts, wide clip"],
+    ids=["counts", "counts, wide clip", "heavy tails", "one-hot", "unscaled"],
 )
 def test_what_others_write_is_told_apart(model, x, clip, site):
     w = np.array([0.5, 1.0, 0.0, -1.0])[: x.shape[1]] / np.abs(x).max()
@@ -101,7 +101,9 @@ def test_what_others_write_is_told_apart(model, x, clip, site):
     assert [note.sign for note in found] == ([f"are moved by clipping ({site!r})"] if site else [])
 
 
-@pytest.mark.parametrize(("of_sigma", "named"), [(1.0, True), (20.0, False)])
+@pytest.mark.parametrize(
+    ("of_sigma", "named"), [(1.0, True), pytest.param(20.0, False, marks=pytest.mark.slow)]
+)
 def test_a_bound_for_each_site_and_a_preconditioner_count(of_sigma, named):
     """The same clip in other words: gradients over their bounds, or times the root of G."""
     by_site = bound(linear, clip_norm={"w": 20.0, "sigma": of_sigma})
@@ -136,6 +138,7 @@ def test_where_made_up_outcomes_would_not_be_the_model_s_nothing_is_said(monkeyp
     assert notes(kernel, **AT, sigma=0.0) == ()
 
 
+@pytest.mark.slow
 def test_the_note_is_the_first_of_a_run_and_a_trial_has_none(capsys):
     kernel = ndp.DPSGLD(linear, step_size=2e-5, clip_norm=1.0, noise_multiplier=100.0)
     mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=100, progress_bar=False)

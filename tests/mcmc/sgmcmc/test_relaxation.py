@@ -162,6 +162,7 @@ class Adaptive(LangevinDynamics):
         return super().relaxation(step, gradient_sd, variance) * state.scale
 
 
+@pytest.mark.slow
 def test_an_adaptive_integrator_sees_its_noise_and_its_state(wall):
     kernel = bound(wall, clip_norm={"mu": 3.0, "scale": 6.0, "mixture": 3.0}, step_size=1e-3)
     kernel = replace(kernel, integrator=Adaptive(1e-3, 1.0))

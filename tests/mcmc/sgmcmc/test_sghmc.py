@@ -52,7 +52,9 @@ def exact(precision, eta, lost, variance):
 SLOWLY = [pytest.param(*each, marks=pytest.mark.slow) for each in ((5.0, 0.0), (100.0, 0.0))]
 
 
-@pytest.mark.parametrize(("friction", "sd"), [(5.0, 6.0), (5.0, 30.0), *SLOWLY])
+@pytest.mark.parametrize(
+    ("friction", "sd"), [(5.0, 6.0), pytest.param(5.0, 30.0, marks=pytest.mark.slow), *SLOWLY]
+)
 def test_stationary_variances_are_exact(friction, sd):
     # 256 chains of 1,500 steps and an autocorrelation time of at most 200 steps (some 1,900
     # independent draws a coordinate, two coordinates): a variance is known to 2.5 %. Bounds at 5

@@ -43,7 +43,9 @@ def test_without_noise_a_step_is_the_textbooks(records):
 SLOWLY = [pytest.param(*each, marks=pytest.mark.slow) for each in ((0.0, 0.0), (6.0, 40.0))]
 
 
-@pytest.mark.parametrize(("sd", "hidden"), [(40.0, 0.0), *SLOWLY])
+@pytest.mark.parametrize(
+    ("sd", "hidden"), [pytest.param(40.0, 0.0, marks=pytest.mark.slow), *SLOWLY]
+)
 def test_positions_keep_the_temperature_whatever_the_noise(sd, hidden):
     # Known privacy noise below and above what `diffusion` asks for, and noise it is not told of.
     # 256 chains of 1,500 steps of two coordinates in four, autocorrelation time at most 200

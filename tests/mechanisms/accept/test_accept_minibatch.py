@@ -51,7 +51,9 @@ def weight(batch, integer, limit):
     return jnp.sum(kept)
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "barker")) for name in TESTS]
+)
 def test_minibatch_transition_matrices_are_reversible(name):
     """Three records, four states, all kept counts enumerated: every flow equals its reverse.
 
@@ -150,7 +152,7 @@ def test_words_of_64_bits():
     ]
 
 
-@pytest.mark.parametrize("bound", [1e-4, 200.0])
+@pytest.mark.parametrize("bound", [pytest.param(1e-4, marks=pytest.mark.slow), 200.0])
 def test_weights_of_candidates_are_exponentials(bound):
     grid = Barker.create(bound).grid
     rng = np.random.default_rng(5)

@@ -191,7 +191,11 @@ def listed(y):
         (forgets, ["no site `own`", "give it a law"]),
         (outside, ["`own`", "inside plate `people`", "put it there too"]),
         (listed, ["`places`", "(12,)", "amortised"]),
-        (autoguide.AutoNormal(noisy_mean), ["`own_auto_loc`", "amortised"]),
+        pytest.param(
+            autoguide.AutoNormal(noisy_mean),
+            ["`own_auto_loc`", "amortised"],
+            marks=pytest.mark.slow,
+        ),
         (autoguide.AutoLaplaceApproximation(noisy_mean), ["Hessian", "AutoNormal"]),
         (autoguide.AutoDAIS(noisy_mean), ["AutoDAIS", "AutoMultivariateNormal"]),
     ],
@@ -233,7 +237,7 @@ def for_mu_alone(y):
     [
         (centred_with_a_parameter, for_mu_alone),
         (centred_outcomes, random_amortised),
-        (noisy_mean, amortised_by_the_batch),
+        pytest.param(noisy_mean, amortised_by_the_batch, marks=pytest.mark.slow),
     ],
     ids=["parameter", "own latents", "guide"],
 )

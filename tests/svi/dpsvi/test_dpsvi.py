@@ -294,6 +294,7 @@ def test_matrices_that_noise_drowns_are_warned_of_before_the_charge(data):
     assert [each.filename for each in caught] == [__file__]
 
 
+@pytest.mark.slow
 def test_private_sizes_need_a_rate_and_a_bound(data):
     def accountant():
         return ndp.Accountant(relation="add_remove")

@@ -61,9 +61,8 @@ def test_a_mixture_starts_where_it_is_told(start):
     np.testing.assert_allclose(found["mu_loc"], CENTRES, atol=0.15)
 
 
-@pytest.mark.parametrize(
-    "scale", ["by component", pytest.param("by dimension", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["by component", "by dimension"])
 def test_mixtures_in_a_plate_of_components_are_taken(scale):
     found = run(mixture(scale), POINTS, row_norm=3.0, init_loc={"mu": CENTRES})
     np.testing.assert_allclose(found["mu_loc"], CENTRES, atol=0.15)
@@ -72,11 +71,8 @@ def test_mixtures_in_a_plate_of_components_are_taken(scale):
     np.testing.assert_allclose(variance, 0.09, atol=0.05)
 
 
-@pytest.mark.parametrize(
-    "start",
-    [CENTRES[:, 0], pytest.param({"mu": CENTRES[:, 0]}, marks=pytest.mark.slow)],
-    ids=["array", "by name"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [CENTRES[:, 0], {"mu": CENTRES[:, 0]}], ids=["array", "by name"])
 def test_a_mixture_of_numbers_is_taken(start):
     found = run(mixture(dims=()), POINTS[:, 0], row_norm=3.0, init_loc=start)
     np.testing.assert_allclose(found["mu_loc"], CENTRES[:, 0], atol=0.15)
@@ -152,6 +148,7 @@ def test_a_regressions_weight_is_never_given_a_gamma_prior(model):
     assert "give it a Gamma" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_rate_that_is_a_latent_itself_is_given_one():
     def model(y):
         rate = numpyro.sample("rate", dist.InverseGamma(2.0, 1.0))
