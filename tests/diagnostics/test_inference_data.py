@@ -184,6 +184,7 @@ def test_predictions_at_the_records_are_refused(mcmc, records, group):
     assert "400" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_scoped_sites_get_names_that_files_can_hold(records, tmp_path):
     mcmc = ndp.MCMC(kernel(scoped), num_warmup=1, num_samples=3, progress_bar=False)
     mcmc.run(jax.random.key(0), records["x"], records["y"])

@@ -95,7 +95,9 @@ def test_a_kernel_that_is_not_private_is_refused():
         ({}, {"rng_key": jnp.zeros(2)}, "rng_key must be a JAX key"),
         ({}, {"rng_key": jax.random.split(jax.random.key(0), 3)}, "one key"),
         ({}, {"init_params": {"w": jnp.zeros(4)}}, "init_params"),
-        ({}, {"init_params": {"v": jnp.zeros(3)}}, "init_params"),
+        pytest.param(
+            {}, {"init_params": {"v": jnp.zeros(3)}}, "init_params", marks=pytest.mark.slow
+        ),
         ({"data_plate": "nobody"}, {}, "nobody"),
     ],
 )
@@ -255,6 +257,7 @@ def test_interrupted_runs_stay_charged_and_leave_no_data(data, monkeypatch):
     assert mcmc.sampler is not mcmc._bound
 
 
+@pytest.mark.slow
 def test_warm_up_is_counted_over_all_runs(data):
     mcmc = ndp.MCMC(
         kernel(privacy=None, noise_multiplier=3.0, steps_per_sample=2),

@@ -59,15 +59,14 @@ EVENTS = [
     ZCDpEvent(0.001),
 ]
 names = pytest.mark.parametrize("event", EVENTS, ids=lambda event: describe(event)[:40])
-# Bits averaged over directions take seconds to integrate; below, tests of their own know what they
-# cost, alone and under either relation.
+# Bits averaged over directions, or noisy, take seconds to integrate; tests of their own know what
+# they cost, alone and under either relation.
+AVERAGED = DirectionalBarkerBit | SmoothBarkerBit | NoisyBarkerBit
 composed = pytest.mark.parametrize(
     "event",
     [
-        pytest.param(
-            e, marks=[pytest.mark.slow] * isinstance(e, DirectionalBarkerBit | SmoothBarkerBit)
-        )
-        for e in EVENTS
+        pytest.param(event, marks=[pytest.mark.slow] * isinstance(event, AVERAGED))
+        for event in EVENTS
     ],
     ids=lambda event: describe(event)[:40],
 )

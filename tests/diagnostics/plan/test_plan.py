@@ -86,6 +86,7 @@ def test_the_cost_is_that_of_the_run(found):
     assert found.affordable
 
 
+@pytest.mark.slow
 def test_steps_are_affordable_at_multiples_of_a_small_epsilon_too():
     """No usual mark lies within a factor 16 in steps of ε = 0.01, or one alone at most."""
     small = ndp.plan(kernel(), *SHAPES, num_steps=160, num_chains=2, privacy=ndp.Budget(0.01, 1e-5))

@@ -147,6 +147,7 @@ def test_draws_far_wider_than_their_prior_have_a_sign():
     assert slow.text.index("more records") < slow.text.index("clip_norm")
 
 
+@pytest.mark.slow
 def test_a_schedule_is_judged_by_its_end():
     hot = kernel(step_size=lambda i: 1e-2 + 0 * i)
     mcmc = ndp.MCMC(hot, num_warmup=0, num_samples=20, progress_bar=False)

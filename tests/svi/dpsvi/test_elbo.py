@@ -48,6 +48,7 @@ def test_without_noise_they_are_numpyros_losses(data):
     np.testing.assert_allclose(losses[2::3], expected.losses[2::3], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_they_stand_where_jax_is_asked_to_stop_at_nan(data):
     with jax.debug_nans(True):
         losses = run(data).losses

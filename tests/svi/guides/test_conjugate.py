@@ -100,6 +100,7 @@ def test_a_regression_with_known_noise_has_its_normal_posterior():
     np.testing.assert_allclose(tril @ tril.T, np.linalg.inv(precision), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_regression_with_a_scaled_prior_has_its_normal_inverse_gamma_posterior():
     found = posterior(scaled_prior, (X, Y))
     y = Y - 0.1 * X[:, 0].astype(float)

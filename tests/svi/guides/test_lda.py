@@ -303,6 +303,7 @@ def test_every_release_is_one_event_and_the_budget_is_met(bound):
     np.testing.assert_allclose(parts[2:] / parts[1:-1], 1.3, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_paper_s_schedule_is_topic_counts_alone():
     _, result = unclipped(counted, corpus(), rounds=1, schedule="paper", init_topics=None)
     before = random.normal(random.key(0), (K, V))
