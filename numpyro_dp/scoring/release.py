@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import random
 
 from numpyro_dp import _validate
@@ -21,48 +18,20 @@ from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
-from numpyro_dp.execution.releases import Phase, Releases, planned_releases
-from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.execution.releases import Phase, planned_releases
 from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.scoring.forecast import Forecast, forecast, own_latents
 from numpyro_dp.scoring.located import Located, located
 from numpyro_dp.scoring.prior import prior_moments
 from numpyro_dp.scoring.released import ReleasedLikelihood
-from numpyro_dp.scoring.rounds import (
-    HISTOGRAM,
-    PriorMoments,
-    Round,
-    RoundSettings,
-    first_settings,
-    geometric_shares,
-    next_settings,
-)
-from numpyro_dp.scoring.statistic import (
-    BINS,
-    FIRST_BIN,
-    INFORMATION_SHARE,
-    SCORE_SHARE,
-    SQUARES_SHARE,
-    RecordStatistic,
-    RoundPosition,
-    record_statistic,
-    unpacked,
-)
+from numpyro_dp.scoring.rounds import HISTOGRAM, geometric_shares
+from numpyro_dp.scoring.statistic import BINS, record_statistic
+from numpyro_dp.scoring.turns import BoundRelease, released_rounds
 
 # Folded into the caller's key for the outcomes that are drawn: public randomness.
 _OUTCOMES = 0x73636F72
 # Shares of successive rounds where a few of them prepare a chain.
 _ADAPTATION_RATIO = 1.25
-
-
-class BoundRelease(NamedTuple):
-    """Every number of a release, fixed before a record is touched."""
-
-    statistic: RecordStatistic
-    prior: PriorMoments
-    plan: Releases
-    shares: tuple[float, ...]
-    forecast: Forecast
 
 
 class LikelihoodRelease:
@@ -133,9 +102,15 @@ class LikelihoodRelease:
                 f"{_validate.shown(privacy)}: all noise follows from it"
             )
         _validate.given(_validate.positive_int, num_rounds=num_rounds)
+        self.accountant = accountant
         self._model, self._privacy, self._data_plate = model, privacy, data_plate
         self._num_rounds, self._allow_unresolved = num_rounds, bool(allow_unresolved)
         self._account = Account(type(self).__name__, accountant, secure=secure)
+
+    @property
+    def delta(self) -> float:
+        """δ at which ε is stated."""
+        return self._privacy.delta
 
     def forecast(self, *args: Any, **kwargs: Any) -> Forecast:
         """What a run would tell, from public numbers; costs nothing.
@@ -273,77 +248,6 @@ def bound_release(
         microbatch_size=None,
     )
     return BoundRelease(statistic, prior, plan, shares, expected)
-
-
-def released_rounds(
-    bound: BoundRelease, noise_key: Any, outcome_key: Any, records: list, show: Callable[..., None]
-) -> list[Round]:
-    """Make all releases, each asking where the ones before it point; they must be charged by now.
-
-    :param records: leaves of the statistic's :meth:`RecordStatistic.numbered`.
-    """
-    statistic, prior, shares = bound.statistic, bound.prior, bound.shares
-    sizes, joint = bound.plan.sums
-    whole = RoundSettings(prior.mean, np.diag(prior.sd), 1.0, 1.0)
-
-    def ask(phase: int, settings: RoundSettings, step: int, number: int) -> np.ndarray:
-        keys = random.fold_in(noise_key, number), random.fold_in(outcome_key, number)
-        each = (sizes, joint)[phase]
-        found = _asked(statistic, each, phase, _position(settings), *keys, records, step)
-        released = np.asarray(jax.block_until_ready(found), np.float64)
-        show(number + 1)
-        return released
-
-    settings = first_settings(prior, ask(0, whole, 0, 0), FIRST_BIN)
-    noise = [float(joint.noise_sd(step)) for step in range(len(shares))]
-    signal = float(np.mean([1 / (nm * math.sqrt(s)) for nm, s in zip(noise, shares, strict=True)]))
-    rounds: list[Round] = []
-    for step, share in enumerate(shares):
-        released = ask(1, settings, step, step + 1)
-        rounds.append(_read(settings, released, noise[step], share))
-        if step + 1 < len(shares):
-            settings = next_settings(rounds, prior, bound.forecast.num_records, signal, shares)
-    return rounds
-
-
-def _position(settings: RoundSettings) -> RoundPosition:
-    clip = settings.clip_norm
-    numbers = settings.u, settings.whitening / clip, settings.information_bound / clip**2
-    return RoundPosition(*(jnp.asarray(x, jnp.result_type(float)) for x in numbers))
-
-
-def _read(settings: RoundSettings, released: np.ndarray, noise: float, share: float) -> Round:
-    """A round's release in the units of its whitened coordinates."""
-    dim, clip, bound = len(settings.u), settings.clip_norm, settings.information_bound
-    score, packed, squares = np.split(released, [dim, len(released) - 2])
-    of_score, of_information = clip / math.sqrt(SCORE_SHARE), bound / math.sqrt(INFORMATION_SHARE)
-    of_square = clip**2 / math.sqrt(SQUARES_SHARE / 2)
-    return Round(
-        at=settings,
-        score=score * of_score,
-        information=unpacked(packed, dim) * of_information,
-        square=float(squares[0]) * of_square,
-        expected=float(squares[1]) * of_square,
-        score_sd=noise * of_score,
-        information_sd=noise * of_information,
-        square_sd=noise * of_square,
-        share=share,
-    )
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _asked(
-    statistic: RecordStatistic,
-    private_sum: PrivateSum,
-    phase: int,
-    at: RoundPosition,
-    noise_key: Any,
-    outcome_key: Any,
-    records: list,
-    step: Any,
-) -> Any:
-    vector = (statistic.sizes, statistic.joint)[phase]
-    return private_sum.release(noise_key, partial(vector, at, outcome_key), records, step)
 
 
 def _facts(bound: BoundRelease, at: Located) -> RunFacts:

@@ -101,12 +101,11 @@ class RecordStatistic:
         # together leaves the mean of the own at zero. The information is that of the drawn alone:
         # the own outcome may be far out where the position is.
         everyone = _second_moment(apart, weights * kept)
-        factor = jnp.minimum(1, at.bound / (jnp.linalg.norm(everyone) + _TINY))
+        factor = _share_within(at.bound, everyone)
         law, apart, kept = (self._expected(each) for each in (weights, apart, kept))
         law = law / jnp.sum(law)
         information = factor * _second_moment(apart, law * kept)
-        over = at.bound / (jnp.linalg.norm(information) + _TINY)
-        information = information * jnp.minimum(1, over)
+        information = information * _share_within(at.bound, information)
         gap = own - shift
         gap = gap * lax.rsqrt(jnp.maximum(jnp.sum(gap * gap), 1)) - left
         score = factor * shrunk * gap
@@ -221,6 +220,10 @@ def unpacked(row: np.ndarray, dim: int) -> np.ndarray:
     matrix = np.zeros((dim, dim))
     matrix[rows, columns] = matrix[columns, rows] = row / np.where(rows == columns, 1.0, np.sqrt(2))
     return matrix
+
+
+def _share_within(bound: Array, matrix: Array) -> Array:
+    return jnp.minimum(1, bound / (jnp.linalg.norm(matrix) + _TINY))
 
 
 def _second_moment(vectors: Array, weights: Array) -> Array:

@@ -16,8 +16,8 @@ from numpyro.infer.util import log_density
 import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.mechanisms import CHACHA20
-from numpyro_dp.scoring.release import _asked
 from numpyro_dp.scoring.statistic import RoundPosition
+from numpyro_dp.scoring.turns import asked
 from tests.models import logistic
 
 BUDGET = ndp.Budget(1.0, 1e-5)
@@ -170,8 +170,8 @@ def test_every_number_of_a_round_has_the_charged_noise(y):
 
     @partial(jax.jit, static_argnums=(0, 1))
     def drawn_by(each, phase, keys, step):
-        asked = partial(_asked, statistic, each, phase, position)
-        return jax.lax.map(lambda key: asked(key, jax.random.key(1), records, step), keys)
+        release = partial(asked, statistic, each, phase, position)
+        return jax.lax.map(lambda key: release(key, jax.random.key(1), records, step), keys)
 
     keys = [jax.random.split(jax.random.key(k, impl=CHACHA20), 150) for k in range(3)]
     for step in (0, len(bound.shares) - 1):
@@ -193,7 +193,7 @@ def test_what_was_released_decides_and_nothing_else(y, monkeypatch):
         return jnp.asarray(rng.normal(size=private_sum.dim) * private_sum.noise_sd(0))
 
     found = []
-    monkeypatch.setattr("numpyro_dp.scoring.release._asked", answers)
+    monkeypatch.setattr("numpyro_dp.scoring.turns.asked", answers)
     for records in (y, -5 * y):
         asked = []
         release = ndp.LikelihoodRelease(gaussian, privacy=BUDGET)

@@ -19,12 +19,16 @@ from numpyro_dp.accounting import Relation, check_relation, privacy_curve
 from numpyro_dp.diagnostics.audit.likelihood_ratio import move_score
 from numpyro_dp.diagnostics.audit.lower_bound import best_verdict, epsilon_from_counts
 from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair, check_null, take_apart
+from numpyro_dp.diagnostics.audit.releases import Attacked, attacked_releases
 from numpyro_dp.execution.keys import as_typed_keys, is_traced, seeded_key
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
+from numpyro_dp.mcmc.nuts import DPNUTS
 from numpyro_dp.mcmc.sgmcmc.integrator import BoundGradientKernel
+from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms._checks import refuse_several_processes
 from numpyro_dp.model.private_model import PrivateModel, private_model
+from numpyro_dp.scoring.release import LikelihoodRelease
 
 Score = Callable[[dict[str, Array]], Array]
 
@@ -38,12 +42,12 @@ class AuditResult:
 
     :param epsilon_lower: the kernel is not (ε, δ)-private for any ε below this, with probability
         ``confidence`` over the runs of the audit; 0 when nothing was found.
-    :param epsilon_reported: ε that the kernel's accounting states for one such chain.
+    :param epsilon_reported: ε that the kernel's accounting states for one such chain or release.
     :param delta: δ of both.
     :param confidence: of the lower bound.
     :param relation: the neighbouring relation of the pair.
-    :param num_chains: chains on each of the two data sets.
-    :param num_steps: private steps of one chain.
+    :param num_chains: chains, or releases, on each of the two data sets.
+    :param num_steps: private steps of one.
     :param positives: ``"data"`` or ``"neighbour"``: which data set the chosen test detects.
     :param threshold: of the chosen test, in units of the score.
     :param hits: judged chains above the threshold on the detected data set.
@@ -91,7 +95,7 @@ class AuditResult:
         )
         text = (
             f"With {100 * self.confidence:g} % confidence no ε below {self.epsilon_lower:.4g} "
-            f"holds at δ = {self.delta:.3g} ({self.relation}) for a chain of {self.num_steps} "
+            f"holds at δ = {self.delta:.3g} ({self.relation}) for a run of {self.num_steps} "
             f"private steps. {verdict} A test on {self.num_chains} chains a data set flagged "
             f"{self.hits} of {self.judged} held-out runs on the {self.positives} and "
             f"{self.false_hits} on the other; so many could show at most ε = {self.ceiling:.3g}. "
@@ -101,7 +105,7 @@ class AuditResult:
 
 
 def audit(
-    kernel: PrivateKernel,
+    kernel: PrivateKernel | DPNUTS | LikelihoodRelease,
     rng_key: Any,
     data: tuple[Any, ...],
     neighbour: tuple[Any, ...],
@@ -125,25 +129,33 @@ def audit(
     every step and all others nothing, with a ``step_size`` so large that the privacy noise exceeds
     the Langevin noise.
 
-    :param kernel: a numpyro_dp kernel without an accountant.
+    Of a released likelihood (``DPNUTS``, ``LikelihoodRelease``) the releases are repeated in place
+    of chains, whatever its forecast says of so few records, and scored by the log likelihood ratio
+    of the histogram and of every round's sum. There a record far out, against one that is nowhere
+    a number, tells most. The rounds are found on the host: of the order of a millisecond each.
+
+    :param kernel: a numpyro_dp kernel or ``LikelihoodRelease``, without an accountant.
     :param rng_key: a JAX key; the audit is reproducible from it.
     :param data: positional arguments of the model, **made up**.
     :param neighbour: the same with one record changed as ``relation`` says; under ``zero_out`` one
         of the two records must be null (its gradient zero or not a number), under ``add_remove``
         one data set must lack it.
-    :param num_samples: draws of each chain, ``steps_per_sample`` private steps each.
+    :param num_samples: draws of each chain, ``steps_per_sample`` private steps each; 1 for a
+        released likelihood, whose draws are all of one release.
     :param num_chains: chains on each data set, at least 100; half of them choose the test.
     :param init_params: unconstrained start of every chain; drawn from ``init_strategy`` if absent.
+        A release starts at its prior.
     :param score: a JAX function of one chain's draws (a dict as ``get_samples`` gives, leading
         axis ``num_samples``) to a number, large on one of the data sets. The default, for gradient
-        kernels, is the log likelihood ratio of the position after every step.
+        kernels, is the log likelihood ratio of the position after every step. A release has no
+        other than its own.
     :param relation: the neighbouring relation that is claimed.
     :param delta: δ of the claim; default that of the kernel's ``privacy``, else 1e-6.
     :param confidence: of the lower bound.
     :returns: :class:`AuditResult`.
     :raises ValueError: for a kernel with an accountant or an ``init_kernel``, data sets that are
-        no neighbours under ``relation``, a kernel without default score, or a score that is not a
-        finite number.
+        no neighbours under ``relation``, a kernel without default score, a score that is not a
+        finite number, or chains' options for a release.
     :raises UnsupportedModelError: the model cannot be split into records.
 
     **Privacy.** Nothing is charged and nothing is protected: the default score is computed from
@@ -170,36 +182,37 @@ def audit(
         >>> 0 <= result.epsilon_lower <= result.epsilon_reported
         True
     """
-    _check(kernel, rng_key, num_samples, num_chains, confidence)
+    subject = kernel.release(secure=False) if isinstance(kernel, DPNUTS) else kernel
+    _check(subject, rng_key, num_samples, num_chains, confidence)
     relation = check_relation(relation)
-    delta = kernel.delta if delta is None else _validate.probability("delta", delta)
+    delta = subject.delta if delta is None else _validate.probability("delta", delta)
     num_samples, num_chains = int(num_samples), int(num_chains)
-    num_steps = num_samples * kernel.steps_per_sample
-    sides = _both_sides(kernel, (data, neighbour), relation, num_steps, delta)
-    event = sides.bound[0].event(num_steps)
-    if event != sides.bound[1].event(num_steps):
-        raise ValueError(
-            "the kernel is charged differently on the two data sets: give them equal public "
-            "arguments, and sampling_rate= in place of batch_size="
-        )
-    key, model = as_typed_keys(rng_key, 1), sides.bound[0].private_model
-    z = starting_positions(model, kernel.init_strategy, key, init_params, 1)
-    if relation == "zero_out":
-        check_null(model, z, sides.pair)
+    key, both = as_typed_keys(rng_key, 1), (_positional(data), _positional(neighbour))
     noise_keys = random.split(seeded_key(key))
-    scores = [
-        _scores(one, _scorer(one, num_samples, score), noise_key, num_chains, z, leaves, sides.pair)
-        for one, leaves, noise_key in zip(sides.bound, sides.records, noise_keys, strict=True)
-    ]
-    verdict = best_verdict(*scores, delta=delta, confidence=confidence)
+    if isinstance(subject, LikelihoodRelease):
+        if num_samples != 1 or init_params is not None or score is not None:
+            raise ValueError(
+                "a released likelihood is attacked as a whole, by a score of its own: leave out "
+                "num_samples=, init_params= and score="
+            )
+        found = attacked_releases(subject, both, relation, noise_keys, num_chains)
+    else:
+        num_steps = num_samples * subject.steps_per_sample
+        sides = _both_sides(subject, both, relation, num_steps, delta)
+        z = starting_positions(
+            sides.bound[0].private_model, subject.init_strategy, key, init_params, 1
+        )
+        scorers = [_scorer(one, num_samples, score) for one in sides.bound]
+        found = _attacked_chains(sides, scorers, z, relation, noise_keys, num_chains, num_steps)
+    verdict = best_verdict(*found.scores, delta=delta, confidence=confidence)
     return AuditResult(
         epsilon_lower=verdict.epsilon,
-        epsilon_reported=privacy_curve(event, relation).epsilon(delta),
+        epsilon_reported=privacy_curve(found.event, relation).epsilon(delta),
         delta=delta,
         confidence=confidence,
         relation=relation,
         num_chains=num_chains,
-        num_steps=num_steps,
+        num_steps=found.num_steps,
         positives="data" if verdict.first else "neighbour",
         threshold=verdict.threshold,
         hits=verdict.hits,
@@ -211,18 +224,23 @@ def audit(
 def _check(
     kernel: object, rng_key: Any, num_samples: int, num_chains: int, confidence: float
 ) -> None:
-    if not isinstance(kernel, PrivateKernel):
+    if not isinstance(kernel, PrivateKernel | LikelihoodRelease):
         raise ValueError(
-            f"audit takes a numpyro_dp kernel such as numpyro_dp.DPSGLD, not "
-            f"{type(kernel).__name__}"
+            "audit takes a numpyro_dp kernel such as numpyro_dp.DPSGLD, or a "
+            f"numpyro_dp.LikelihoodRelease, not {type(kernel).__name__}"
         )
     if kernel.accountant is not None:
         raise ValueError(
             "audit charges nothing and is for made-up data, but this kernel has an accountant, "
             "whose ledger stands for real records: make the kernel without accountant="
         )
-    if kernel.init_kernel is not None:
+    if isinstance(kernel, PrivateKernel) and kernel.init_kernel is not None:
         raise ValueError("audit runs one kernel: audit init_kernel and the main one each by itself")
+    if isinstance(kernel, GradientKernel) and kernel.adapts:
+        raise ValueError(
+            "audit runs a kernel's own steps: give it step_size= and clip_norm=, and audit what "
+            "would choose them as a numpyro_dp.LikelihoodRelease"
+        )
     refuse_several_processes("audit")
     if is_traced(rng_key):
         raise ValueError("audit cannot run inside a JAX transformation")
@@ -257,18 +275,48 @@ def _both_sides(
     return _Sides(bound, records, pair)
 
 
-def _wall(kernel: PrivateKernel, arguments: tuple[Any, ...], relation: Relation) -> PrivateModel:
+def _positional(arguments: object) -> tuple[Any, ...]:
     if not isinstance(arguments, tuple):
         raise ValueError(
             "data and neighbour are tuples of the model's positional arguments, got "
             f"{type(arguments).__name__}"
         )
+    return arguments
+
+
+def _wall(kernel: PrivateKernel, arguments: tuple[Any, ...], relation: Relation) -> PrivateModel:
     return private_model(
         kernel.user_model,
         arguments,
         data_plate=kernel.data_plate,
         private_size=relation == "add_remove",
     )
+
+
+def _attacked_chains(
+    sides: _Sides,
+    scorers: list[_MoveScore | _DrawsScore],
+    z: dict,
+    relation: Relation,
+    noise_keys: Any,
+    num_chains: int,
+    num_steps: int,
+) -> Attacked:
+    event, other = (one.event(num_steps) for one in sides.bound)
+    if event != other:
+        raise ValueError(
+            "the kernel is charged differently on the two data sets: give them equal public "
+            "arguments, and sampling_rate= in place of batch_size="
+        )
+    if relation == "zero_out":
+        check_null(sides.bound[0].private_model, z, sides.pair)
+    first, second = (
+        _scores(one, scorer, noise_key, num_chains, z, leaves, sides.pair)
+        for one, scorer, noise_key, leaves in zip(
+            sides.bound, scorers, noise_keys, sides.records, strict=True
+        )
+    )
+    return Attacked((first, second), event, num_steps)
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,13 @@ def _clipped_sum(
 
     def clipped(record: list[Array]) -> Float[Array, " dim"]:
         vector = jnp.sqrt(metric) * gradient(record)
-        norm = jnp.linalg.norm(vector)
-        factor = jnp.minimum(1.0, kernel.private_sum.clip_norm / jnp.maximum(norm, 1e-30))
-        return jnp.where(jnp.isfinite(norm), vector * factor, 0.0) / jnp.sqrt(metric)
+        return vector_in_sum(vector, kernel.private_sum.clip_norm) / jnp.sqrt(metric)
 
     return jax.vmap(clipped)([leaf[:, None] for leaf in leaves]).sum(0)
+
+
+def vector_in_sum(vector: Float[Array, " dim"], clip_norm: float) -> Float[Array, " dim"]:
+    """What a private sum takes of a record's vector, in floating point; zero of a broken one."""
+    norm = jnp.linalg.norm(vector)
+    factor = jnp.minimum(1.0, clip_norm / jnp.maximum(norm, 1e-30))
+    return jnp.where(jnp.isfinite(norm), vector * factor, 0.0)

@@ -31,8 +31,9 @@ from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.forecast import Forecast, promised
 from numpyro_dp.scoring.located import located, whitening_at
 from numpyro_dp.scoring.prior import prior_moments, steepness
-from numpyro_dp.scoring.release import BoundRelease, bound_release, released_rounds
+from numpyro_dp.scoring.release import bound_release
 from numpyro_dp.scoring.statistic import unravelled
+from numpyro_dp.scoring.turns import BoundRelease, released_rounds
 
 # Four leave one run in five on its way; ten arrive where those of a release of its own do.
 ROUNDS = 10

@@ -1,0 +1,148 @@
+"""A release round by round: where each asks follows from what the ones before it released."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+
+from numpyro_dp.execution.releases import Releases
+from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.scoring.forecast import Forecast
+from numpyro_dp.scoring.rounds import (
+    PriorMoments,
+    Round,
+    RoundSettings,
+    first_settings,
+    next_settings,
+)
+from numpyro_dp.scoring.statistic import (
+    FIRST_BIN,
+    INFORMATION_SHARE,
+    SCORE_SHARE,
+    SQUARES_SHARE,
+    RecordStatistic,
+    RoundPosition,
+    unpacked,
+)
+
+
+class BoundRelease(NamedTuple):
+    """Every number of a release, fixed before a record is touched."""
+
+    statistic: RecordStatistic
+    prior: PriorMoments
+    plan: Releases
+    shares: tuple[float, ...]
+    forecast: Forecast
+
+
+class Ask(NamedTuple):
+    """A release that is asked for.
+
+    - **phase**: which of the plan's sums: 0 the histogram, 1 the joint one.
+    - **settings**: where, and in which coordinates.
+    - **step**: which release of that sum.
+    """
+
+    phase: int
+    settings: RoundSettings
+    step: int
+
+
+def rounds_in_turn(bound: BoundRelease) -> Generator[Ask, np.ndarray, list[Round]]:
+    """Ask for all releases, each where the ones before it point.
+
+    :returns: what yields the releases that are asked for, is sent each as it came, in float64,
+        and returns the rounds.
+    """
+    prior, shares = bound.prior, bound.shares
+    joint = bound.plan.sums[1]
+    whole = RoundSettings(prior.mean, np.diag(prior.sd), 1.0, 1.0)
+    settings = first_settings(prior, (yield Ask(0, whole, 0)), FIRST_BIN)
+    noise = [float(joint.noise_sd(step)) for step in range(len(shares))]
+    signal = float(np.mean([1 / (nm * math.sqrt(s)) for nm, s in zip(noise, shares, strict=True)]))
+    rounds: list[Round] = []
+    for step, share in enumerate(shares):
+        released = yield Ask(1, settings, step)
+        rounds.append(_read(settings, released, noise[step], share))
+        if step + 1 < len(shares):
+            settings = next_settings(rounds, prior, bound.forecast.num_records, signal, shares)
+    return rounds
+
+
+def released_rounds(
+    bound: BoundRelease, noise_key: Any, outcome_key: Any, records: list, show: Callable[..., None]
+) -> list[Round]:
+    """Make all releases; they must be charged by now.
+
+    :param records: leaves of the statistic's :meth:`RecordStatistic.numbered`.
+    """
+    turns, number = rounds_in_turn(bound), 0
+    ask = next(turns)
+    while True:
+        keys = random.fold_in(noise_key, number), random.fold_in(outcome_key, number)
+        each, at = bound.plan.sums[ask.phase], round_position(ask.settings)
+        found = asked(bound.statistic, each, ask.phase, at, *keys, records, ask.step)
+        released = np.asarray(jax.block_until_ready(found), np.float64)
+        number += 1
+        show(number)
+        try:
+            ask = turns.send(released)
+        except StopIteration as end:
+            return end.value
+
+
+def round_position(settings: RoundSettings) -> RoundPosition:
+    """Where records are asked, and in which coordinates, as arrays."""
+    clip = settings.clip_norm
+    numbers = settings.u, settings.whitening / clip, settings.information_bound / clip**2
+    leaves: list[Any] = [np.asarray(x, jnp.result_type(float)) for x in numbers]
+    return RoundPosition(*leaves)
+
+
+def _read(settings: RoundSettings, released: np.ndarray, noise: float, share: float) -> Round:
+    """A round's release in the units of its whitened coordinates."""
+    dim, clip, bound = len(settings.u), settings.clip_norm, settings.information_bound
+    score, packed, squares = np.split(released, [dim, len(released) - 2])
+    of_score, of_information = clip / math.sqrt(SCORE_SHARE), bound / math.sqrt(INFORMATION_SHARE)
+    of_square = clip**2 / math.sqrt(SQUARES_SHARE / 2)
+    return Round(
+        at=settings,
+        score=score * of_score,
+        information=unpacked(packed, dim) * of_information,
+        square=float(squares[0]) * of_square,
+        expected=float(squares[1]) * of_square,
+        score_sd=noise * of_score,
+        information_sd=noise * of_information,
+        square_sd=noise * of_square,
+        share=share,
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def asked(
+    statistic: RecordStatistic,
+    private_sum: PrivateSum,
+    phase: int,
+    at: RoundPosition,
+    noise_key: Any,
+    outcome_key: Any,
+    records: list,
+    step: Any,
+) -> Any:
+    vector = record_vector(statistic, phase, at, outcome_key)
+    return private_sum.release(noise_key, vector, records, step)
+
+
+def record_vector(
+    statistic: RecordStatistic, phase: int, at: RoundPosition, outcome_key: Any
+) -> Callable[[list], Any]:
+    """What one record adds to a release, as a function of its leaves."""
+    return partial((statistic.sizes, statistic.joint)[phase], at, outcome_key)
