@@ -328,7 +328,6 @@ def test_what_cannot_be_located_is_refused_before_the_charge(data):
         {"kernel": ndp.DPSGHMC},
         {"kernel": ndp.DPSGNHT},
         {"chain_method": "sequential"},
-        {"chain_method": "parallel"},
         {"relation": "replace_one"},
         {"start": 0.2},
     ],
