@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         ClippingRate as ClippingRate,
         clipping_rate as clipping_rate,
     )
+    from numpyro_dp.diagnostics.coverage.coverage import coverage as coverage
+    from numpyro_dp.diagnostics.coverage.result import CoverageResult as CoverageResult
     from numpyro_dp.diagnostics.missing import (
         MissingCount as MissingCount,
         count_missing as count_missing,
@@ -97,6 +99,7 @@ _HOME = {
     "DPPenaltyMH": "mcmc",
     "CentredInputs": "svi",
     "ClippingRate": "diagnostics.clipping_rate",
+    "CoverageResult": "diagnostics.coverage.result",
     "DPNUTS": "mcmc",
     "DPSGFS": "mcmc",
     "DPSGHMC": "mcmc",
@@ -131,6 +134,7 @@ _HOME = {
     "calibrate": "accounting",
     "clipping_rate": "diagnostics.clipping_rate",
     "count_missing": "diagnostics.missing",
+    "coverage": "diagnostics.coverage.coverage",
     "events": "accounting",
     "from_numpyro": "diagnostics",
     "guides": "svi",

@@ -93,23 +93,23 @@ def from_numpyro(
             f"got {type(mcmc).__name__}"
         )
     datasets = {
-        group: _dataset(arrays, coords or {}, dims or {}, attributes)
+        group: dataset_of(arrays, coords or {}, dims or {}, attributes)
         for group, arrays in groups.items()
         if arrays
     }
-    return _assembled(_arviz(), datasets)
+    return assembled(arviz_module(), datasets)
 
 
-def _arviz() -> Any:
+def arviz_module() -> Any:
     try:
         return import_module("arviz")
     except ImportError as error:
         raise ImportError(
-            "from_numpyro needs ArviZ: install it with pip install 'arviz>=0.23.4,<2'"
+            "this needs ArviZ: install it with pip install 'arviz>=0.23.4,<2'"
         ) from error
 
 
-def _assembled(arviz: Any, datasets: dict[str, xarray.Dataset]) -> Any:
+def assembled(arviz: Any, datasets: dict[str, xarray.Dataset]) -> Any:
     # ArviZ 1 still answers to the name InferenceData, with a placeholder: only the version tells.
     if int(arviz.__version__.split(".")[0]) == 0:
         return arviz.InferenceData(**datasets)
@@ -251,7 +251,7 @@ def _attributes(
     }
 
 
-def _dataset(
+def dataset_of(
     arrays: Mapping[str, Any],
     coords: Mapping[str, Sequence],
     dims: Mapping[str, Sequence[str]],

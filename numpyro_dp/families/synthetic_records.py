@@ -153,7 +153,7 @@ def gradients_at(
     :returns: vectors at the truths, shape (draws, records, dim), record arrays, and vectors at
         ``start``.
     """
-    simulate = _simulator(model)
+    simulate = simulator(model)
     draws = jax.tree.leaves(truths)[0].shape[0]
 
     def one_draw(drawn: tuple) -> tuple:
@@ -168,21 +168,39 @@ def gradients_at(
     return jax.lax.map(one_draw, (truths, random.split(rng_key, draws)))
 
 
-def _simulator(model: PrivateModel) -> Callable[[dict, list, Any], list]:
+def simulator(model: PrivateModel) -> Callable[[dict, list, Any], list]:
     """A function that redraws the outcomes of one record at a position."""
 
     def simulate(z: dict, record: list, key: Any) -> list:
         model_key, draw_key = random.split(key)
         drawn = list(record)
-        for k, site in enumerate(_observed(model, z, record, model_key)):
-            places = [i for i, leaf in enumerate(record) if leaf is site["value"]]
-            if places:
+        for k in range(len(_observed(model, z, drawn, model_key))):
+            # A later outcome may depend on the earlier ones.
+            site = _observed(model, z, drawn, model_key)[k]
+            place = _place(site, drawn)
+            if place is not None:
                 outcome = site["fn"].sample(random.fold_in(draw_key, k))
-                leaf = record[places[0]]
-                drawn[places[0]] = jnp.reshape(outcome, leaf.shape).astype(leaf.dtype)
+                leaf = drawn[place]
+                drawn[place] = jnp.reshape(outcome, leaf.shape).astype(leaf.dtype)
         return drawn
 
     return simulate
+
+
+def outcome_places(model: PrivateModel) -> dict[str, int | None]:
+    """Of each observed site the record array that it is, as it is; ``None`` where it is none."""
+    found: dict[str, int | None] = {}
+
+    def look(z: dict, record: list) -> None:
+        for site in _observed(model, z, record, random.key(0)):
+            found[site["name"]] = _place(site, record)
+
+    jax.eval_shape(look, model.structure.latents, model.layout.structs(1))
+    return found
+
+
+def _place(site: Mapping[str, Any], record: list) -> int | None:
+    return next((i for i, leaf in enumerate(record) if leaf is site["value"]), None)
 
 
 def _observed(model: PrivateModel, z: dict, record: list, key: Any) -> list[dict[str, Any]]:

@@ -44,7 +44,12 @@ class Described(NamedTuple):
     @property
     def in_short(self) -> str:
         """One line on the notes for whoever looks at the draws; empty where there are none."""
-        return in_one_line(self.told.notes, self._ordered("signs", "sign"))
+        return in_one_line(self.told.notes, self.signs)
+
+    @property
+    def signs(self) -> tuple[str, ...]:
+        """What is wrong with the draws, in a word or two each."""
+        return self._ordered("signs", "sign")
 
     def _ordered(self, fact: str, field: str) -> tuple[str, ...]:
         before, after = (

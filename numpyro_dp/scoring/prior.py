@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -34,7 +33,7 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
 
     :raises UnsupportedModelError: for a latent without a proper prior.
     """
-    improper = sorted(_improper(model))
+    improper = improper_latents(model)
     if improper:
         raise UnsupportedModelError(
             f"the prior of {quoted(improper)} is flat: the rounds begin where the prior lies and "
@@ -79,7 +78,8 @@ def _draws(model: PrivateModel) -> Any:
     return jax.lax.map(lambda key: ravel_pytree(model.init(key, init_to_sample))[0], keys)
 
 
-def _improper(model: PrivateModel) -> Iterator[str]:
+def improper_latents(model: PrivateModel) -> list[str]:
+    """Latents whose prior is flat, sorted."""
     found: dict[str, Any] = {}
 
     def look(key: Any) -> None:
@@ -89,6 +89,5 @@ def _improper(model: PrivateModel) -> Iterator[str]:
         )
 
     jax.eval_shape(look, random.key(0))
-    for name in model.latents:
-        if isinstance(peeled(found[name]["fn"]).fn, dist.ImproperUniform):
-            yield name
+    flat = (n for n in model.latents if isinstance(peeled(found[n]["fn"]).fn, dist.ImproperUniform))
+    return sorted(flat)

@@ -128,7 +128,7 @@ class ArviZ1:
 @pytest.mark.skipif(not az.__version__.startswith("0."), reason="ArviZ 1 itself is installed")
 def test_under_arviz_1_the_same_groups_come_as_a_tree(pair, monkeypatch):
     # arviz1_corner.py does this with the real ArviZ 1, which needs Python 3.12.
-    monkeypatch.setattr("numpyro_dp.diagnostics.inference_data._arviz", ArviZ1)
+    monkeypatch.setattr("numpyro_dp.diagnostics.inference_data.arviz_module", ArviZ1)
     tree = everything(*pair)
     assert isinstance(tree, xarray.DataTree)
     monkeypatch.undo()

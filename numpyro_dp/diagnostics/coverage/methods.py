@@ -1,0 +1,235 @@
+"""How each method of the package is run on a simulated data set: compiled once, charged to nobody.
+
+Every run is charged to an accountant of its own, in memory, and its noise comes from the caller's
+key: the records are simulated, so there is nobody to protect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.infer
+from jax import random
+from numpyro.infer.mcmc import MCMCKernel
+
+from numpyro_dp import _validate
+from numpyro_dp.accounting import Accountant, Relation
+from numpyro_dp.execution.account import Account
+from numpyro_dp.mcmc import DPNUTS, MCMC
+from numpyro_dp.mcmc.kernel import PrivateKernel
+from numpyro_dp.model.records import Public
+from numpyro_dp.scoring.release import LikelihoodRelease
+from numpyro_dp.scoring.released import ReleasedLikelihood
+from numpyro_dp.svi import DPSVI, VIPS
+
+# So many of NUTS's draws may diverge.
+_DIVERGENT = 0.01
+
+
+class Fitted(NamedTuple):
+    """What a method said of a data set.
+
+    - **draws**: of its posterior, by site, draws first.
+    - **verdicts**: what it says against itself.
+    """
+
+    draws: dict[str, Any]
+    verdicts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long a method runs.
+
+    :param num_warmup: warm-up draws of a chain.
+    :param num_samples: draws.
+    :param num_steps: private steps of a variational fit.
+    """
+
+    num_warmup: int
+    num_samples: int
+    num_steps: int | None
+
+
+Fit = Callable[[Any, tuple, dict], Fitted]
+
+
+def named(method: Any, made: Any) -> str:
+    """What a method is called in a table."""
+    if isinstance(made, MCMCKernel) or not hasattr(made, "__name__"):
+        return type(made).__name__
+    # A function it returned has a name of no interest.
+    return getattr(method, "__name__", made.__name__)
+
+
+def fit_of(made: Any, settings: Settings) -> Fit:
+    """How what a method made of the model is run, given a typed key and arguments.
+
+    :raises ValueError: for anything that has no posterior draws.
+    """
+    if isinstance(made, DPNUTS):
+        return _Released(_unledgered(made.release(secure=False)), made.sampler, settings)
+    if isinstance(made, LikelihoodRelease):
+        return _Released(_unledgered(made), _sampler, settings)
+    if isinstance(made, PrivateKernel):
+        return _Private(_with_own_ledger(made), settings)
+    if isinstance(made, DPSVI | VIPS):
+        if settings.num_steps is None and isinstance(made, DPSVI):
+            raise ValueError("a DPSVI runs for a number of steps: give num_steps=")
+        return _Variational(made, settings)
+    if isinstance(made, MCMCKernel):
+        return _Plain(made, settings)
+    if callable(made):
+        return lambda key, args, kwargs: Fitted(made(key, *args, **kwargs))
+    raise ValueError(
+        "method(model) must return a kernel, a LikelihoodRelease, a DPSVI, a VIPS, or a function "
+        f"of (rng_key, *args) to posterior draws by site, got {_validate.shown(made)}"
+    )
+
+
+class _Released:
+    """A release, and NumPyro's NUTS on it: one program, whatever was released."""
+
+    def __init__(
+        self,
+        release: LikelihoodRelease,
+        sampler: Callable[[ReleasedLikelihood], MCMCKernel],
+        settings: Settings,
+    ) -> None:
+        self._release, self._sampler, self._settings = release, sampler, settings
+        self._sample: Callable[..., Any] | None = None
+
+    def __call__(self, rng_key: Any, args: tuple, kwargs: dict) -> Fitted:
+        release_key, chain_key = random.split(rng_key)
+        release = _unledgered(self._release)
+        released = release.run(release_key, *args, progress_bar=False, **kwargs)
+        at = released.located
+        if self._sample is None:
+            self._sample = self._compiled(released)
+        draws, divergent = self._sample(chain_key, at.design, at.response)
+        return Fitted(draws, (*at.verdicts(), *_of_chain(divergent)))
+
+    def _compiled(self, first: ReleasedLikelihood) -> Callable[..., Any]:
+        def sample(key: Any, design: Any, response: Any) -> tuple[dict, Any]:
+            located = first.located._replace(design=design, response=response)
+            kernel = self._sampler(replace(first, located=located))
+            return _chain(kernel, key, self._settings, (), {})
+
+        return jax.jit(sample)
+
+
+class _Private:
+    """A private kernel in this package's driver."""
+
+    def __init__(self, kernel: PrivateKernel, settings: Settings) -> None:
+        self._kernel, self._settings = kernel, settings
+
+    def __call__(self, rng_key: Any, args: tuple, kwargs: dict) -> Fitted:
+        mcmc = MCMC(
+            self._kernel,
+            num_warmup=self._settings.num_warmup if self._kernel.takes_warmup else 0,
+            num_samples=self._settings.num_samples,
+            progress_bar=False,
+            secure=False,
+        )
+        # Its line on the notes would be one for each data set.
+        with contextlib.redirect_stderr(io.StringIO()):
+            mcmc.run(rng_key, *args, **kwargs)
+        described = mcmc._described
+        return Fitted(mcmc.get_samples(), described.signs if described else ())
+
+
+class _Variational:
+    """A private variational fit, and draws from its guide."""
+
+    def __init__(self, svi: DPSVI | VIPS, settings: Settings) -> None:
+        self._svi, self._settings = svi, settings
+
+    def __call__(self, rng_key: Any, args: tuple, kwargs: dict) -> Fitted:
+        fit_key, draw_key = random.split(rng_key)
+        num_steps: Any = self._settings.num_steps
+        svi = _unledgered(self._svi)
+        result = svi.run(fit_key, num_steps, *args, progress_bar=False, **kwargs)
+        return Fitted(result.get_samples(draw_key, self._settings.num_samples))
+
+
+class _Plain:
+    """A kernel of NumPyro's own, the control: it is not private."""
+
+    def __init__(self, kernel: MCMCKernel, settings: Settings) -> None:
+        self._kernel, self._settings = kernel, settings
+        self._sample: Callable[..., Any] | None = None
+
+    def __call__(self, rng_key: Any, args: tuple, kwargs: dict) -> Fitted:
+        leaves, tree = jax.tree.flatten(jax.tree.map(_bare, (args, kwargs)))
+        moving = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
+        if self._sample is None:
+            self._sample = self._compiled(leaves, tree, moving)
+        arrays = [leaf for leaf, moves in zip(leaves, moving, strict=True) if moves]
+        draws, divergent = self._sample(rng_key, arrays)
+        return Fitted(draws, _of_chain(divergent))
+
+    def _compiled(self, leaves: list, tree: Any, moving: list[bool]) -> Callable[..., Any]:
+        fixed = [None if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
+
+        def sample(key: Any, arrays: list) -> tuple[dict, Any]:
+            rest = iter(arrays)
+            filled = [next(rest) if m else x for x, m in zip(fixed, moving, strict=True)]
+            args, kwargs = jax.tree.unflatten(tree, filled)
+            return _chain(copy(self._kernel), key, self._settings, args, kwargs)
+
+        return jax.jit(sample)
+
+
+def _chain(
+    kernel: MCMCKernel, key: Any, settings: Settings, args: tuple, kwargs: dict
+) -> tuple[dict[str, Any], Any]:
+    """One chain of NumPyro's driver, within a program: its draws and the share that diverged."""
+    mcmc = numpyro.infer.MCMC(
+        kernel,
+        num_warmup=settings.num_warmup,
+        num_samples=settings.num_samples,
+        progress_bar=False,
+    )
+    mcmc.run(key, *args, **kwargs)
+    diverging = mcmc.get_extra_fields().get("diverging", jnp.zeros(1))
+    return mcmc.get_samples(), jnp.mean(diverging.astype(float))
+
+
+def _of_chain(divergent: Any) -> tuple[str, ...]:
+    return ("NUTS diverged in more than 1 % of its draws",) if divergent > _DIVERGENT else ()
+
+
+def _sampler(released: ReleasedLikelihood) -> MCMCKernel:
+    return numpyro.infer.NUTS(released.model)
+
+
+def _bare(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, Public) else leaf
+
+
+def _own_ledger(relation: Relation) -> Accountant:
+    """An unbounded ledger in memory: whatever the method holds is never charged."""
+    return Accountant(relation=relation)
+
+
+def _unledgered(made: Any) -> Any:
+    """The same object with an account of its own and reproducible noise."""
+    fresh = copy(made)
+    relation = made._account.relation
+    fresh._account = Account(made._account.owner, _own_ledger(relation), secure=False)
+    return fresh
+
+
+def _with_own_ledger(kernel: PrivateKernel) -> PrivateKernel:
+    fresh = copy(kernel)
+    object.__setattr__(fresh, "accountant", _own_ledger(kernel.relation))
+    return fresh

@@ -1,0 +1,305 @@
+"""What coverage found: how often intervals held the truth, how wide they were, and how far off."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from numpyro_dp.diagnostics.inference_data import arviz_module, assembled, dataset_of
+from numpyro_dp.diagnostics.plots import axes_or_new
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Draws that a rank is taken among: spread over the chain, so that they are nearly independent.
+_RANKED = 99
+_BINS = 10
+_CENTRAL = np.linspace(0, 1, 101)
+
+Table = Float[np.ndarray, "datasets coordinates"]
+
+
+class Posteriors(NamedTuple):
+    """The posteriors of one method on all data sets; NaN where its draws were not finite.
+
+    - **mean**, **sd**: shape (datasets, coordinates).
+    - **lower**, **upper**: ends of the central intervals, likewise.
+    - **rank**: of the truth among 99 draws, as a number in (0, 1), likewise; uniform where the
+      method is calibrated.
+    - **verdicts**: of each data set, what the method said against itself.
+    """
+
+    mean: Table
+    sd: Table
+    lower: Table
+    upper: Table
+    rank: Table
+    verdicts: tuple[tuple[str, ...], ...]
+
+    def holds(self, truths: Table) -> Bool[np.ndarray, "datasets coordinates"]:
+        """Whether each interval holds its truth; one that is not finite does not."""
+        return (self.lower <= truths) & (truths <= self.upper)
+
+    def columns(self, which: slice) -> Posteriors:
+        """The same of some coordinates."""
+        *tables, verdicts = self
+        return Posteriors(*(np.asarray(table)[:, which] for table in tables), verdicts)
+
+
+def summarised(
+    draws: Mapping[str, Any], truth: Mapping[str, np.ndarray], level: float
+) -> tuple[np.ndarray, ...]:
+    """Mean, sd, interval and rank of one data set, of all sites' coordinates in a row.
+
+    :raises ValueError: where draws lack a site, or have other shapes than the truth.
+    """
+    for name, value in truth.items():
+        if name not in draws or np.shape(draws[name])[1:] != value.shape:
+            found = np.shape(draws[name]) if name in draws else "none"
+            raise ValueError(
+                f"the method's draws of site `{name}` must have shape (draws, "
+                f"{', '.join(map(str, value.shape))}), got {found}"
+            )
+    flat = [np.asarray(draws[name], float).reshape(len(draws[name]), -1) for name in truth]
+    rows = np.concatenate(flat, axis=1)
+    true = np.concatenate([np.ravel(value) for value in truth.values()])
+    rows = np.where(np.isfinite(rows).all(0), rows, np.nan)
+    tails = (1 - level) / 2
+    ends = np.quantile(rows, [tails, 1 - tails], axis=0)
+    chosen = rows[np.linspace(0, len(rows) - 1, min(_RANKED, len(rows))).round().astype(int)]
+    below = np.sum(chosen < true, axis=0) + np.sum(chosen == true, axis=0) / 2
+    rank = np.where(np.isnan(rows[0]), np.nan, (below + 0.5) / (len(chosen) + 1))
+    return rows.mean(0), rows.std(0), ends[0], ends[1], rank
+
+
+class SiteCoverage(NamedTuple):
+    """What was found of one site, or of all of them.
+
+    - **coverage**, **standard_error**: share of truths in their intervals. Data sets, not
+      coordinates, are independent.
+    - **reference**, **reference_error**: of the reference on the same data sets.
+    - **difference**, **difference_error**: coverage less the reference's, by data set.
+    - **width**: median ratio of an interval's width to the reference's; without a reference, median
+      width.
+    - **rmse**: root mean squared error of the mean over that of the reference, both in the
+      reference's standard deviations; without a reference, as it is.
+
+    NaN without a reference, where there is nothing to say.
+    """
+
+    coverage: float
+    standard_error: float
+    reference: float
+    reference_error: float
+    difference: float
+    difference_error: float
+    width: float
+    rmse: float
+
+
+@dataclass(frozen=True, eq=False)
+class CoverageResult:
+    """What :func:`numpyro_dp.coverage` returns; ``print`` it.
+
+    :param method: name of the method.
+    :param level: what its intervals state.
+    :param num_records: records of a data set.
+    :param shapes: shape of each site, in the order of the coordinates.
+    :param truths: of each data set, shape (datasets, coordinates).
+    :param fitted: the method's posteriors.
+    :param reference_name: name of the reference; empty without one.
+    :param reference: its posteriors on the same data sets, or ``None``.
+
+    **Privacy.** Simulated records only: nothing is private here.
+    """
+
+    method: str
+    level: float
+    num_records: int
+    shapes: Mapping[str, tuple[int, ...]]
+    truths: Table
+    fitted: Posteriors
+    reference_name: str = ""
+    reference: Posteriors | None = None
+
+    @property
+    def num_datasets(self) -> int:
+        """Data sets."""
+        return len(self.truths)
+
+    @property
+    def num_failed(self) -> int:
+        """Data sets on which some draw was not finite: none of their intervals counts."""
+        return int(np.isnan(self.fitted.mean).any(1).sum())
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """On how many data sets the method said what against itself, the most frequent first."""
+        said = (
+            {re.split(r"[:(,]", each)[0].strip() for each in of_set}
+            for of_set in self.fitted.verdicts
+        )
+        return dict(Counter(each for of_set in said for each in of_set).most_common())
+
+    @property
+    def pooled(self) -> SiteCoverage:
+        """Of all coordinates."""
+        return self._of(slice(None))
+
+    @property
+    def sites(self) -> dict[str, SiteCoverage]:
+        """Of each site."""
+        return {name: self._of(columns) for name, columns in self.columns.items()}
+
+    @property
+    def columns(self) -> dict[str, slice]:
+        """Coordinates of each site."""
+        found, first = {}, 0
+        for name, shape in self.shapes.items():
+            found[name] = slice(first, first + math.prod(shape))
+            first += math.prod(shape)
+        return found
+
+    def _of(self, which: slice) -> SiteCoverage:
+        truths, fitted = self.truths[:, which], self.fitted.columns(which)
+        held, widths, off = _kept(fitted, truths)
+        if self.reference is None:
+            none = math.nan
+            found = (none, none, none, none, np.nanmedian(widths), np.sqrt(np.nanmean(off**2)))
+            return SiteCoverage(*self._rate(held), *map(float, found))
+        reference = self.reference.columns(which)
+        own_held, own_widths, own_off = _kept(reference, truths)
+        scaled, own_scaled = off / reference.sd, own_off / reference.sd
+        return SiteCoverage(
+            *self._rate(held),
+            *self._rate(own_held),
+            *self._rate(held.astype(float) - own_held),
+            width=float(np.nanmedian(widths / own_widths)),
+            rmse=float(np.sqrt(np.nanmean(scaled**2) / np.nanmean(own_scaled**2))),
+        )
+
+    def _rate(self, held: np.ndarray) -> tuple[float, float]:
+        """A share and its standard error, with one data set more of one coordinate's variance.
+
+        Without that, a few data sets that agree would have no error at all.
+        """
+        by_set = held.mean(1)
+        squares = np.sum((by_set - by_set.mean()) ** 2) + self.level * (1 - self.level)
+        return float(by_set.mean()), float(np.sqrt(squares) / len(by_set))
+
+    def __str__(self) -> str:
+        pooled = self.pooled
+        lines = [
+            f"{self.method}: {self.level:.0%} intervals held {_with_error(*pooled[:2])} of the "
+            f"truths ({self.num_datasets} data sets of {self.num_records} records)"
+        ]
+        if self.reference is not None:
+            lines.append(
+                f"  {self.reference_name} on the same: {_with_error(*pooled[2:4])}, a difference "
+                f"of {_with_error(*pooled[4:6], sign='+')}; intervals {pooled.width:.2f} times as "
+                f"wide, errors {pooled.rmse:.2f} times as large"
+            )
+        named = max(map(len, self.shapes))
+        compared = self.reference is not None
+        header = f"  {'site':{named}}  {'held':13}"
+        header += f"  {self.reference_name:13}" if compared else ""
+        lines.append(f"{header}  {'width':>8}  {'error':>8}")
+        for name, site in self.sites.items():
+            row = f"  {name:{named}}  {_with_error(*site[:2]):13}"
+            row += f"  {_with_error(*site[2:4]):13}" if compared else ""
+            lines.append(f"{row}  {site.width:8.3g}  {site.rmse:8.3g}")
+        if self.num_failed:
+            lines.append(f"  not finite, counted as missed: {self.num_failed} data sets")
+        if self.verdicts:
+            said = "; ".join(f"{text} ({count})" for text, count in self.verdicts.items())
+            lines.append(f"  said by the method itself, in data sets: {said}")
+        return "\n".join(lines)
+
+    def plot(self, ax: Axes | None = None, *, kind: Literal["rank", "level"] = "rank") -> Axes:
+        """Draw the ranks of the truths, or how many truths intervals of every level held.
+
+        :param ax: matplotlib axes to draw into; ``None`` makes new ones.
+        :param kind: ``"rank"``: a histogram, level where the method is calibrated, ∪-shaped where
+            intervals are too short and ∩-shaped where they are too wide, with a band that nine in
+            ten bars of a calibrated method lie in. ``"level"``: attained against stated coverage.
+        :returns: the axes.
+        :raises ImportError: when matplotlib is not installed.
+        :raises ValueError: for another kind.
+        """
+        if kind not in ("rank", "level"):
+            raise ValueError(f'kind is "rank" or "level", got {kind!r}')
+        ax = axes_or_new(ax)
+        (_ranks if kind == "rank" else _levels)(ax, self)
+        ax.legend()
+        return ax
+
+    def to_inference_data(self) -> Any:
+        """For ArviZ: the truths as ``prior``, and their ranks as ``prior_sbc``, one draw a set.
+
+        ``arviz_plots.plot_ecdf_pit(data, group="prior_sbc")`` draws them.
+
+        :returns: an ``xarray.DataTree`` with ArviZ 1, ``arviz.InferenceData`` with ArviZ 0.23.
+        :raises ImportError: when ArviZ is not installed.
+        """
+        arviz = arviz_module()
+        attributes = {"method": self.method, "level": self.level, "num_records": self.num_records}
+
+        def by_site(table: Table) -> dict[str, np.ndarray]:
+            return {
+                name: table[:, columns].reshape(1, -1, *self.shapes[name])
+                for name, columns in self.columns.items()
+            }
+
+        groups = {"prior": self.truths, "prior_sbc": self.fitted.rank}
+        datasets = {
+            group: dataset_of(by_site(table), {}, {}, dict(attributes))
+            for group, table in groups.items()
+        }
+        return assembled(arviz, datasets)
+
+
+def _kept(fitted: Posteriors, truths: Table) -> tuple[np.ndarray, Table, Table]:
+    """Which truths the intervals hold, their widths, and how far the means are off."""
+    return fitted.holds(truths), fitted.upper - fitted.lower, fitted.mean - truths
+
+
+def _with_error(value: float, error: float, sign: str = "") -> str:
+    return f"{value:{sign}.3f} ± {error:.3f}"
+
+
+def _shown(result: CoverageResult) -> list[tuple[str, Posteriors, str]]:
+    shown = [(result.method, result.fitted, "C0")]
+    if result.reference is not None:
+        shown.append((result.reference_name, result.reference, "C1"))
+    return shown
+
+
+def _ranks(ax: Axes, result: CoverageResult) -> None:
+    edges = np.linspace(0, 1, _BINS + 1)
+    for name, fitted, colour in _shown(result):
+        shares = np.stack([np.histogram(row, edges)[0] / len(row) for row in fitted.rank])
+        style: dict[str, Any] = {"color": colour, "label": name}
+        if colour == "C0":
+            # Coordinates of one data set hang together: its whole row varies.
+            band = 1.645 * np.sqrt(np.mean(shares.var(0)) / len(shares))
+            ax.axhspan(1 / _BINS - band, 1 / _BINS + band, color="0.9", label="by chance")
+            ax.bar(edges[:-1], shares.mean(0), width=1 / _BINS, align="edge", alpha=0.6, **style)
+        else:
+            ax.stairs(shares.mean(0), edges, **style)
+    ax.set(xlabel="rank of the truth among the draws", ylabel="share of truths", xlim=(0, 1))
+
+
+def _levels(ax: Axes, result: CoverageResult) -> None:
+    ax.plot([0, 1], [0, 1], "k--", linewidth=1)
+    for name, fitted, colour in _shown(result):
+        central = np.abs(2 * fitted.rank - 1)
+        held = [np.mean(central <= level) for level in _CENTRAL]
+        ax.plot(_CENTRAL, held, color=colour, label=name)
+    ax.set(xlabel="stated coverage", ylabel="truths held", xlim=(0, 1), ylim=(0, 1))

@@ -1,0 +1,97 @@
+"""What is counted, from tables made by hand."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from numpyro_dp.diagnostics.coverage.result import CoverageResult, Posteriors, summarised
+
+DATASETS, SHAPES = 400, {"w": (2,), "scale": ()}
+
+
+def made(rng, truths, narrow=1.0, verdicts=()):
+    """Posteriors of sd 1 whose means are off by as much, and what is said of them."""
+    means = truths + rng.normal(size=truths.shape)
+    # A truth is at the same rank in a posterior as in one about its own mean.
+    ranks = (np.argsort(np.argsort((truths - means), axis=0), axis=0) + 0.5) / len(truths)
+    said = (*verdicts, *((),) * (len(truths) - len(verdicts)))
+    half = 1.96 * narrow
+    return Posteriors(means, np.full_like(means, narrow), means - half, means + half, ranks, said)
+
+
+@pytest.fixture(scope="module")
+def found():
+    rng = np.random.default_rng(0)
+    truths = rng.normal(size=(DATASETS, 3))
+    verdicts = [("not arrived: 3.1 sds",), ("not arrived: 4.0 sds", "misfit (2.0 times)")]
+    halved, exact = made(rng, truths, 0.5, verdicts), made(rng, truths)
+    return CoverageResult("Halved", 0.95, 1_000, SHAPES, truths, halved, "Exact", exact)
+
+
+def test_short_intervals_are_caught_and_right_ones_are_not(found):
+    """.674 is what ±.98 sds hold; the errors are of 400 sets of three independent coordinates."""
+    pooled = found.pooled
+    assert pooled.coverage == pytest.approx(0.674, abs=4 * pooled.standard_error)
+    assert pooled.reference == pytest.approx(0.95, abs=4 * pooled.reference_error)
+    assert pooled.standard_error == pytest.approx((0.674 * 0.326 / 1_200) ** 0.5, rel=0.2)
+    assert pooled.difference == pytest.approx(pooled.coverage - pooled.reference)
+    assert pooled.width == pytest.approx(0.5)
+    assert pooled.rmse == pytest.approx(1.0, abs=0.15)
+    assert set(found.sites) == {"w", "scale"}
+
+
+def test_verdicts_are_counted_without_their_numbers(found):
+    assert found.verdicts == {"not arrived": 2, "misfit": 1}
+
+
+def test_the_table_says_it(found):
+    text = str(found)
+    assert text.startswith("Halved: 95% intervals held 0.6")
+    assert "(400 data sets of 1000 records)" in text
+    assert "not arrived (2); misfit (1)" in text
+    assert "not finite" not in text
+
+
+def test_draws_that_are_not_finite_miss_their_truth():
+    draws = {"w": np.full((50, 2), [0.0, np.nan]), "scale": np.linspace(-1, 1, 50)}
+    truth = {"w": np.zeros(2), "scale": np.zeros(())}
+    *tables, rank = summarised(draws, truth, 0.95)
+    one = Posteriors(*(np.stack([t] * 2) for t in (*tables, rank)), ((), ()))
+    found = CoverageResult("m", 0.95, 10, SHAPES, np.zeros((2, 3)), one)
+    assert found.num_failed == 2
+    assert found.pooled.coverage == pytest.approx(2 / 3)
+    assert "not finite, counted as missed: 2" in str(found)
+    # A truth among equal draws is in their middle.
+    np.testing.assert_allclose(rank, [0.5, np.nan, 0.5])
+
+
+def test_without_a_reference_widths_are_the_parameters_own(found):
+    alone = CoverageResult("m", 0.95, 10, SHAPES, found.truths, found.fitted)
+    assert alone.pooled.width == pytest.approx(1.96)
+    assert np.isnan(alone.pooled.difference)
+    assert "on the same" not in str(alone)
+
+
+def test_draws_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match="draws of site `w` must have shape"):
+        summarised({"w": np.zeros((50, 3))}, {"w": np.zeros(2)}, 0.95)
+
+
+@pytest.mark.parametrize("kind", ["rank", "level"])
+def test_pictures(found, kind):
+    axes = found.plot(plt.figure().subplots(), kind=kind)
+    assert {text.get_text() for text in axes.get_legend().texts} >= {"Halved", "Exact"}
+    plt.close("all")
+
+
+def test_another_picture_is_refused(found):
+    with pytest.raises(ValueError, match="kind is"):
+        found.plot(kind="forest")
+
+
+def test_arviz_gets_truths_and_their_ranks(found):
+    data = found.to_inference_data()
+    assert data.prior_sbc["w"].shape == (1, DATASETS, 2)
+    assert data.prior["scale"].shape == (1, DATASETS)
+    assert float(data.prior_sbc["w"].min()) > 0
+    assert data.prior.attrs["method"] == "Halved"
