@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
 from numpyro import distributions as dist, handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
@@ -20,6 +21,7 @@ from numpyro.primitives import Messenger
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.model.data_free import run_data_free
+from numpyro_dp.model.messages import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.located import Located
 from numpyro_dp.scoring.statistic import unravelled
@@ -63,11 +65,7 @@ class ReleasedModel:
         seen = _Watch(self.private_model.latents)
         with seen:
             run_data_free(self.private_model)
-        free = {name: biject_to(seen.supports[name]).inv(x) for name, x in seen.values.items()}
-        u = ravel_pytree({name: free[name] for name in sorted(free)})[0]
-        response, design = jnp.asarray(self.located.response), jnp.asarray(self.located.design)
-        gap = response.astype(u.dtype) - design.astype(u.dtype) @ u
-        numpyro.factor(_FACTOR, -0.5 * jnp.sum(gap * gap))
+        numpyro.factor(_FACTOR, _log_likelihood(self.located, seen.supports, seen.values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +86,30 @@ class ReleasedGuide:
         model = self.private_model
         z = unravelled(model, u)
         values = model.constrain(z)
-        with handlers.block():
-            body = handlers.seed(lambda: run_data_free(model), jax.random.key(0))
-            trace = handlers.trace(handlers.substitute(body, data=values)).get_trace()
-        for name in model.latents:
-            support = trace[name]["fn"].support
+        for name, support in _supports(model, values).items():
             jacobian = biject_to(support).log_abs_det_jacobian(z[name], values[name])
             event_dim = jnp.ndim(values[name])
             numpyro.sample(name, dist.Delta(values[name], -jnp.sum(jacobian), event_dim=event_dim))
         return {name: values[name] for name in model.latents}
+
+
+def _supports(model: PrivateModel, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Supports of the latents, which may depend on their values."""
+    with handlers.block():
+        body = handlers.seed(lambda: run_data_free(model), jax.random.key(0))
+        trace = handlers.trace(handlers.substitute(body, data=dict(values))).get_trace()
+    return {name: trace[name]["fn"].support for name in model.latents}
+
+
+def _log_likelihood(
+    located: Located, supports: Mapping[str, Any], values: Mapping[str, Any]
+) -> Float[Array, ""]:
+    """Of the latents, whose unconstrained values stand in a row in the order of their names."""
+    free = {name: biject_to(support).inv(values[name]) for name, support in supports.items()}
+    u = ravel_pytree({name: free[name] for name in sorted(free)})[0]
+    response, design = jnp.asarray(located.response), jnp.asarray(located.design)
+    gap = response.astype(u.dtype) - design.astype(u.dtype) @ u
+    return -0.5 * jnp.sum(gap * gap)
 
 
 class Diagnostics(NamedTuple):
@@ -149,6 +162,23 @@ class ReleasedLikelihood:
     def model(self) -> Callable[[], None]:
         """An ordinary NumPyro model without arguments, for NUTS, SVI, ``Predictive``, handlers."""
         return ReleasedModel(self.private_model, self.located)
+
+    def log_likelihood(self, values: Mapping[str, Any]) -> Float[Array, ""]:
+        """The released log likelihood, up to a constant: for a model with another prior.
+
+        In a NumPyro model of the same latents, ``numpyro.factor("records",
+        released.log_likelihood({"w": w}))`` stands for all records.
+
+        :param values: of every latent, by name, on its own support.
+        :raises ValueError: for other names than the latents'.
+        """
+        latents = self.private_model.latents
+        if set(values) != set(latents):
+            raise ValueError(
+                f"the likelihood is one of {quoted(sorted(latents))}, got "
+                f"{quoted(sorted(values)) or 'none'}: give a value of each latent"
+            )
+        return _log_likelihood(self.located, _supports(self.private_model, values), values)
 
     @property
     def guide(self) -> Callable[[], dict[str, Any]]:
