@@ -38,3 +38,27 @@ def test_privacy_for_free(tmp_path):
     assert min(row["mean"] for row in private[-7:]) > 0.7
     assert (tmp_path / "privacy_for_free_1.png").stat().st_size > 10_000
     assert (tmp_path / "privacy_for_free_2a.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_calibration(tmp_path):
+    """One data set of the cheapest cell, appended to a log of its own."""
+    log, picture = tmp_path / "log.jsonl", tmp_path / "picture.png"
+    options = ["--cells", "logistic-5000", "--methods", "DPNUTS", "VIPS", "--datasets", "2"]
+    command = [sys.executable, SCRIPTS / "calibration.py", *options]
+    finished = subprocess.run(
+        [*map(str, command), "--log", str(log), "--picture", str(picture)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "MPLBACKEND": "agg"},
+    )
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(x["method"], x["epsilon"]) for x in found] == [
+        ("DPNUTS", 0.5),
+        ("DPNUTS", 1.0),
+        ("VIPS", 0.5),
+        ("VIPS", 1.0),
+    ]
+    assert "| logistic-5000 | 0.5 | 2 |" in finished.stdout
+    assert picture.exists()

@@ -237,7 +237,7 @@ class CoverageResult:
             raise ValueError(f'kind is "rank" or "level", got {kind!r}')
         ax = axes_or_new(ax)
         (_ranks if kind == "rank" else _levels)(ax, self)
-        ax.legend()
+        ax.legend(loc="lower right")
         return ax
 
     def to_inference_data(self) -> Any:
