@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # Draws that a rank is taken among: spread over the chain, so that they are nearly independent.
 _RANKED = 99
 _BINS = 10
+# What of a verdict differs from data set to data set.
+_REST, _NUMBER = re.compile(r"[:(,]"), re.compile(r"\d+(\.\d+)?")
 _CENTRAL = np.linspace(0, 1, 101)
 
 Table = Float[np.ndarray, "datasets coordinates"]
@@ -143,7 +145,7 @@ class CoverageResult:
     def verdicts(self) -> dict[str, int]:
         """On how many data sets the method said what against itself, the most frequent first."""
         said = (
-            {re.split(r"[:(,]", each)[0].strip() for each in of_set}
+            {_NUMBER.sub("…", _REST.split(each)[0]).strip() for each in of_set}
             for of_set in self.fitted.verdicts
         )
         return dict(Counter(each for of_set in said for each in of_set).most_common())

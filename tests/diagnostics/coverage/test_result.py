@@ -23,7 +23,7 @@ def made(rng, truths, narrow=1.0, verdicts=()):
 def found():
     rng = np.random.default_rng(0)
     truths = rng.normal(size=(DATASETS, 3))
-    verdicts = [("not arrived: 3.1 sds",), ("not arrived: 4.0 sds", "misfit (2.0 times)")]
+    verdicts = [("not arrived: 3.1 sds",), ("not arrived: 4.0 sds", "2.5 times too wide")]
     halved, exact = made(rng, truths, 0.5, verdicts), made(rng, truths)
     return CoverageResult("Halved", 0.95, 1_000, SHAPES, truths, halved, "Exact", exact)
 
@@ -41,14 +41,14 @@ def test_short_intervals_are_caught_and_right_ones_are_not(found):
 
 
 def test_verdicts_are_counted_without_their_numbers(found):
-    assert found.verdicts == {"not arrived": 2, "misfit": 1}
+    assert found.verdicts == {"not arrived": 2, "… times too wide": 1}
 
 
 def test_the_table_says_it(found):
     text = str(found)
     assert text.startswith("Halved: 95% intervals held 0.6")
     assert "(400 data sets of 1000 records)" in text
-    assert "not arrived (2); misfit (1)" in text
+    assert "not arrived (2); … times too wide (1)" in text
     assert "not finite" not in text
 
 
