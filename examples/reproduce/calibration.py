@@ -212,7 +212,11 @@ def main() -> None:
         cell = CELLS[name]
         for method in (each for each in options.methods if each in cell.only):
             for epsilon in cell.epsilons:
-                found = measured(name, cell, method, epsilon, options.datasets)
+                try:
+                    found = measured(name, cell, method, epsilon, options.datasets)
+                except ValueError as refused:
+                    print(name, method, f"ε = {epsilon} is refused: {refused}", flush=True)
+                    continue
                 with options.log.open("a") as log:
                     log.write(json.dumps(found) + "\n")
     print(table(options.log))
