@@ -17,7 +17,7 @@ from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.keys import as_typed_keys, scrub
 from numpyro_dp.execution.progress import EpsilonTable, steps_bar
-from numpyro_dp.mcmc.first import First
+from numpyro_dp.mcmc.first import First, needed_first
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect, over_devices
 from numpyro_dp.mcmc.nuts import DPNUTS, Release
@@ -253,8 +253,7 @@ class MCMC(numpyro.infer.MCMC):
         each = bound.steps_per_sample * chains
         steps = int(transitions) * each
         paid = self._take_reserved(bound, steps)
-        if resumed or not steps:
-            first = None
+        first = needed_first(first, resumed=resumed, steps=steps)
         if steps and not paid:
             warming_up = self._collection_params["phase"] == "warmup"
             later = announced * each if warming_up else 0
@@ -262,11 +261,12 @@ class MCMC(numpyro.infer.MCMC):
         else:
             # Where nothing is drawn there is nothing to hide.
             noise_key = charged.paid_key(keys) if paid else random.key(0, impl=CHACHA20)
-        given, notes = init_params is not None, ()
+        # What was said of the start holds as long as chains go on from it.
+        given = init_params is not None
+        notes = self._described.started if resumed and self._described else ()
         if first is not None:
             noise_key, first_key = random.split(noise_key)
-            asked = {"given": given, "progress_bar": self.progress_bar}
-            start, notes = first.begin(first_key, start, records, **asked)
+            start, notes = first.begin(first_key, start, records, given, self.progress_bar)
         self._bound = self.sampler = bound
         facts = bound.stated(private_size=self._account.private_size)
         self._described = Described.of(facts, notes, bound.steps_per_sample)

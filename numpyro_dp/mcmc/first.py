@@ -47,7 +47,7 @@ class First(Protocol):
         ...
 
     def begin(
-        self, rng_key: Any, start: Any, records: tuple, *, given: bool, progress_bar: bool
+        self, rng_key: Any, start: Any, records: tuple, given: bool, progress_bar: bool
     ) -> Begun:
         """Make the releases, which must be charged by now.
 
@@ -60,3 +60,21 @@ class First(Protocol):
         ...
 
     def __hash__(self) -> int: ...
+
+
+def needed_first(first: First | None, *, resumed: bool, steps: int) -> First | None:
+    """What this run has to begin with.
+
+    :param resumed: whether chains go on from a state.
+    :param steps: of this run.
+    :raises ValueError: there is no step that it would prepare, and a later run would go on from
+        chains that had no such start.
+    """
+    if first is None or resumed:
+        return None
+    if not steps:
+        raise ValueError(
+            "nothing is drawn in this run, so its chains would not start where adaptation or "
+            "init_kernel puts them: call run() with num_samples, without a warmup() of no steps"
+        )
+    return first

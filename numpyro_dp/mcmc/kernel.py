@@ -249,6 +249,11 @@ class PrivateKernel(_Kernel):
                 f"init_kernel must be a numpyro_dp kernel, got {type(first).__name__}: run an "
                 "estimator before, on the same accountant, and pass its result by init_params="
             )
+        if getattr(first, "adapts", False):
+            raise ValueError(
+                "init_kernel needs its step_size and clip_norm: a kernel that adapts is run by "
+                "itself"
+            )
         if first.accountant is not None or first.init_kernel is not None:
             raise ValueError(
                 "init_kernel takes neither an accountant nor an init_kernel of its own: both "

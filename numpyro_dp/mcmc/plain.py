@@ -65,6 +65,11 @@ def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict
             f"{name} was given the key of a chain's state, which would let several runs go on with "
             "the same noise: use numpyro_dp.MCMC to resume, or start a new run with a key of yours"
         )
+    if getattr(kernel, "adapts", False):
+        raise ValueError(
+            f"{name} without step_size and clip_norm runs in numpyro_dp.MCMC, which charges and "
+            "makes the release that gives them: replace numpyro.infer.MCMC by numpyro_dp.MCMC"
+        )
     if kernel.num_steps is None or kernel.accountant is None:
         raise ValueError(
             f"{name} runs in numpyro_dp.MCMC, which charges the privacy budget before the records "

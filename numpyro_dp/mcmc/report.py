@@ -26,11 +26,13 @@ class Described(NamedTuple):
     facts: RunFacts
     steps_per_sample: int
     drawn: tuple[Note, ...] = ()
+    started: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, facts: RunFacts, started: tuple[str, ...], steps_per_sample: int) -> Described:
         """What is said before the first step; ``started`` of what came before it."""
-        return cls(replace(facts, notes=started + facts.notes), steps_per_sample)
+        whole = replace(facts, notes=started + facts.notes)
+        return cls(whole, steps_per_sample, started=started)
 
     def after(self, kernel: BoundKernel, states: Any, last: Any, thinning: int) -> Described:
         """This, with what the released draws say of the run; post-processing."""

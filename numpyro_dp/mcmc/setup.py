@@ -91,7 +91,7 @@ class FirstSample:
         return self.kernel.facts().conditions
 
     def begin(
-        self, rng_key: Any, start: Any, records: tuple, *, given: bool, progress_bar: bool
+        self, rng_key: Any, start: Any, records: tuple, given: bool, progress_bar: bool
     ) -> Begun:
         several = self.num_chains > 1
         keys = random.split(rng_key, self.num_chains) if several else rng_key

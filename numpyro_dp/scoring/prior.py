@@ -67,7 +67,7 @@ def _steepness(model: PrivateModel, sd: Any) -> Any:
 
     def steepest(u: Any) -> Any:
         curvature = -jax.hessian(log_prior)(u / sd)
-        return jnp.linalg.eigvalsh(jnp.nan_to_num(curvature))[-1]
+        return jnp.linalg.eigvalsh(curvature)[-1]
 
     return jax.lax.map(steepest, _draws(model)[:_PLACES])
 

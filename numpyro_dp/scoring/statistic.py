@@ -178,6 +178,8 @@ class RecordStatistic:
             scores = jax.jacrev(lambda u: self.outcomes.terms([*values(u), *rows])[0])(at.u)
             (law,) = self.outcomes.law([*values(at.u), *rows])
             weights = jax.nn.softmax(law).astype(scores.dtype)
+            # Of what cannot happen the score may be infinite.
+            scores = jnp.where(weights[:, None] > 0, scores, 0)
         return at.whitening @ own, scores @ at.whitening.T, weights
 
 

@@ -125,7 +125,7 @@ class Adaptation:
         return self.plan.release.plan.total_variation
 
     def begin(
-        self, rng_key: Any, start: Any, records: tuple, *, given: bool, progress_bar: bool
+        self, rng_key: Any, start: Any, records: tuple, given: bool, progress_bar: bool
     ) -> Begun:
         """Locate the posterior; chains start at draws from where it was found."""
         bound, model = self.plan.release, self.plan.model
@@ -137,7 +137,7 @@ class Adaptation:
         at = located(rounds, bound.prior, model.num_records)
         whitening = whitening_at(at, rounds, bound.prior, model.num_records)
         if not self.plan.dense:
-            whitening = np.diag(np.sqrt(np.sum(whitening**2, axis=0)))
+            whitening = _diagonal(whitening)
         dtype = jnp.result_type(float)
         state = AdaptState(jnp.asarray(at.mean, dtype), jnp.asarray(whitening, dtype))
         root = jnp.asarray(np.linalg.cholesky(at.covariance), dtype)
@@ -166,7 +166,10 @@ class BoundAdaptedKernel(BoundSumKernel):
     adaptation: AdaptationPlan = field(kw_only=True)
 
     centred: ClassVar[bool] = True
-    summands: ClassVar[str] = "clipped, centred per-record scores in released coordinates"
+    summands: ClassVar[str] = (
+        "clipped, centred per-record scores in released coordinates, after "
+        f"{ROUNDS + 1} such sums of adaptation, of bound 1 and all records each"
+    )
 
     released_values: ClassVar[tuple[str, ...]] = (
         f"the noisy sums of {ROUNDS} rounds of scores and information and of a histogram of "
@@ -180,14 +183,14 @@ class BoundAdaptedKernel(BoundSumKernel):
 
     def believed(self, variance: Vector, state: Any) -> Vector:
         """What was released, unless the draws are more than twice as wide."""
-        told = self.diagonal(variance.dtype, state)
+        told = self.diagonal(variance.dtype, state) / self.likelihood_power
         return jnp.where(variance > 4 * told, variance, told)
 
     def first(self, num_chains: int) -> Adaptation:
         return Adaptation(self.adaptation, num_chains)
 
     def resumed(self, state: Any) -> Any:
-        if state.adapt_state is None:
+        if getattr(state, "adapt_state", None) is None:
             raise ValueError(
                 "post_warmup_state was left by a kernel that did not adapt: give this one the "
                 "step_size and clip_norm of that run, or begin anew"
@@ -288,7 +291,7 @@ def adapted_settings(
     typical = math.sqrt(expected.dim / plan.model.num_records)
     if clip_norm is None:
         # As loose as leaves the relaxation times asked for.
-        clip_norm = math.sqrt(2 * each / _TIMES) / noise
+        clip_norm = math.sqrt(2 * each * power / _TIMES) / noise
         clip_norm = min(max(clip_norm, _TIGHTEST * typical), _LOOSEST * typical)
     sd = noise * clip_norm
     if adapt_step_size:
@@ -296,13 +299,38 @@ def adapted_settings(
         stable = _longest_stable(integrator, max(power, 1.0), batches)
         step = rounded_down(min(integrator.quiet_step_size(sd), stable), 3)
         integrator = replace(integrator, step_size=float(step))
-    times = each * float(integrator.relaxation(jnp.int32(0), sd, jnp.ones(())))
+    # A tempered posterior is wider.
+    times = each * float(integrator.relaxation(jnp.int32(0), sd, jnp.asarray(1 / power)))
     return Settings(at(found.noise_multiplier, clip_norm), integrator, times, expected)
 
 
 @lru_cache(maxsize=16)
 def _steepest(model: PrivateModel) -> float:
-    return float(np.max(steepness(model, prior_moments(model))))
+    found = steepness(model, prior_moments(model))
+    return float(np.max(np.where(np.isnan(found), math.inf, found)))
+
+
+def require_even_prior(model: PrivateModel) -> None:
+    """Refuse a prior that steps of one size do not suit.
+
+    :raises ValueError: at some of its own draws it is far steeper than at others.
+    """
+    steepest = _steepest(model)
+    if not steepest <= _STEEP:
+        raise ValueError(
+            f"the prior is up to {steepest:.2g} times steeper at some of its own draws than at "
+            "others, as of groups whose scale is a latent: steps of one size run away where that "
+            "scale is small. Use DPNUTS, which releases such a model and samples it well, or give "
+            "step_size and clip_norm. Nothing was charged"
+        )
+
+
+def _diagonal(whitening: np.ndarray) -> np.ndarray:
+    """Marginal sds, scaled so that no direction is steeper than 1."""
+    sds = np.sqrt(np.sum(whitening**2, axis=0))
+    precision = np.linalg.inv(whitening.T @ whitening)
+    steepest = np.linalg.eigvalsh(sds[:, None] * precision * sds)[-1]
+    return np.diag(sds / math.sqrt(steepest))
 
 
 def _longest_stable(integrator: Integrator, curvature: float, batches: float) -> float:
@@ -366,14 +394,6 @@ def bound_adapted(settings: Settings, plan: AdaptationPlan, **fields: Any) -> Bo
     :raises ValueError: the release before it would tell nothing, or steps of one size do not suit
         the prior.
     """
-    steepest = _steepest(plan.model)
-    if steepest > _STEEP:
-        raise ValueError(
-            f"the prior is up to {steepest:.2g} times steeper at some of its own draws than at "
-            "others, as of groups whose scale is a latent: steps of one size run away where that "
-            "scale is small. Use DPNUTS, which releases such a model and samples it well, or give "
-            "step_size and clip_norm. Nothing was charged"
-        )
     expected = settings.forecast
     if expected.verdict == "not":
         raise ValueError(
@@ -383,6 +403,7 @@ def bound_adapted(settings: Settings, plan: AdaptationPlan, **fields: Any) -> Bo
             f"{expected.remedy}. DPNUTS makes more of the same budget; step_size and clip_norm "
             "switch adaptation off. Nothing was charged"
         )
+    require_even_prior(plan.model)
     return BoundAdaptedKernel(
         private_model=plan.model,
         private_sum=settings.private_sum,

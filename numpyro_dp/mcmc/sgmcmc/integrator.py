@@ -214,6 +214,14 @@ class BoundSumKernel(BoundKernel):
         """Variance of the target by coordinate, given that of some draws, which may be few."""
         return variance
 
+    def resumed(self, state: Any) -> Any:
+        if getattr(state, "adapt_state", None) is not None:
+            raise ValueError(
+                "post_warmup_state was left by a kernel that adapted, whose steps have other "
+                "units: go on with that kernel, or begin anew"
+            )
+        return state
+
     def gradient_noise(self, step: Any) -> Any:
         """Standard deviation of a step's privacy noise, in each coordinate if they differ."""
         loudest = self._scaled(self.private_sum.noise_sd(step))

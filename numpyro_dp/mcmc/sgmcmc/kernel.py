@@ -26,6 +26,7 @@ from numpyro_dp.mcmc.sgmcmc.adapted import (
     adapted_forecast,
     adapted_settings,
     bound_adapted,
+    require_even_prior,
 )
 from numpyro_dp.mcmc.sgmcmc.integrator import (
     BoundGradientKernel,
@@ -167,7 +168,7 @@ class GradientKernel(PrivateKernel):
         :param num_chains: chains.
         :param kwargs: keyword arguments of the model.
         :raises ValueError: for a kernel with step_size and clip_norm, whose forecast is
-            :func:`~numpyro_dp.plan`.
+            :func:`~numpyro_dp.plan`; and for a prior that steps of one size do not suit.
         """
         if not self.adapts:
             raise ValueError("this kernel has its settings: numpyro_dp.plan tells what they do")
@@ -175,6 +176,7 @@ class GradientKernel(PrivateKernel):
         model = private_model(self.user_model, args, kwargs, data_plate=self.data_plate)
         each = _validate.positive_int("num_steps", num_steps)
         num_chains = _validate.positive_int("num_chains", num_chains)
+        require_even_prior(model)
         terms = Terms(each * num_chains, num_chains, self.relation, self.delta)
         return adapted_forecast(*self._settings(model, terms))
 

@@ -129,8 +129,8 @@ class DPSGHMC(GradientKernel):
         super().__post_init__()
         if self.friction is None and not self.adapts:
             raise ValueError("friction must be given with step_size and clip_norm")
-        if self.friction is not None:
-            check_friction("friction", self.friction, self.step_size)
+        given = CRITICAL if self.friction is None else self.friction
+        check_friction("friction", given, self.step_size)
 
     def integrator(self, sampling_rate: float) -> FrictionDynamics:
         return FrictionDynamics(*self.paced, float(self.friction or CRITICAL))

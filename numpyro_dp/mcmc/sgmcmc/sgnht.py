@@ -173,8 +173,8 @@ class DPSGNHT(GradientKernel):
         super().__post_init__()
         if self.diffusion is None and not self.adapts:
             raise ValueError("diffusion must be given with step_size and clip_norm")
-        if self.diffusion is not None:
-            check_friction("diffusion", self.diffusion, self.step_size)
+        given = CRITICAL if self.diffusion is None else self.diffusion
+        check_friction("diffusion", given, self.step_size)
 
     def integrator(self, sampling_rate: float) -> Thermostat:
         return Thermostat(*self.paced, float(self.diffusion or CRITICAL))

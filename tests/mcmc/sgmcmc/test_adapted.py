@@ -13,9 +13,10 @@ import pytest
 import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.mcmc import SGLDState
-from numpyro_dp.mcmc.sgmcmc.adapted import ROUNDS
+from numpyro_dp.mcmc.sgmcmc.adapted import ROUNDS, AdaptState
 from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.located import Located
 from numpyro_dp.scoring.statistic import record_statistic
 from tests.models import logistic, normal_mean
 
@@ -116,6 +117,15 @@ def test_a_state_without_coordinates_is_no_place_to_go_on_from(data):
     mcmc.post_warmup_state = SGLDState(jnp.int32(5), {"w": jnp.zeros(3)}, jax.random.key(0))
     with pytest.raises(ValueError, match="did not adapt"):
         mcmc.run(jax.random.key(0), *data)
+    explicit = ndp.DPSGLD(
+        logistic, step_size=1e-3, clip_norm=1.0, privacy=BUDGET, accountant=accountant
+    )
+    mcmc = ndp.MCMC(explicit, **STEPS)
+    coordinates = AdaptState(jnp.zeros(3), jnp.eye(3))
+    state = SGLDState(jnp.int32(5), {"w": jnp.zeros(3)}, jax.random.key(0), coordinates)
+    mcmc.post_warmup_state = state
+    with pytest.raises(ValueError, match="a kernel that adapted"):
+        mcmc.run(jax.random.key(0), *data)
     assert not accountant.entries
 
 
@@ -209,6 +219,27 @@ def test_kernels_with_a_momentum_adapt_too(data, constructor):
     assert math.sqrt(said.step_size) * 2 <= 1
 
 
+def test_a_tempered_run_is_forecast_at_its_own_width(data):
+    """A likelihood to the power 1/4 has a posterior twice as wide, and four times the way to go."""
+
+    def settings(power):
+        kernel = ndp.DPSGLD(logistic, privacy=BUDGET, likelihood_power=power, clip_norm=0.2)
+        return kernel.forecast(*data, num_steps=4000)
+
+    whole, part = settings(1.0), settings(0.25)
+    # Steps are limited by noise, which the power takes off: 2μ²/(C²τ) of variance 1/τ.
+    assert part.relaxation_times == pytest.approx(4 * whole.relaxation_times, rel=0.02)
+
+
+def test_a_run_without_steps_would_leave_chains_that_never_adapted(data):
+    accountant = ndp.Accountant()
+    kernel = ndp.DPSGLD(logistic, privacy=BUDGET, accountant=accountant)
+    mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=20, progress_bar=False)
+    with pytest.raises(ValueError, match="nothing is drawn"):
+        mcmc.warmup(jax.random.key(0), *data)
+    assert not accountant.entries
+
+
 def test_one_of_both_settings_may_be_given(data):
     def settings(**given):
         return ndp.DPSGLD(logistic, privacy=BUDGET, **given).forecast(*data, num_steps=400)
@@ -292,6 +323,13 @@ def test_a_start_of_another_kernel_and_a_friction_without_settings_are_refused()
     first = ndp.DPSGLD(normal_mean, step_size=0.1, clip_norm=1.0, privacy=BUDGET)
     with pytest.raises(ValueError, match="init_kernel= goes with both"):
         ndp.DPSGLD(normal_mean, privacy=BUDGET, init_kernel=first)
+    with pytest.raises(ValueError, match="init_kernel needs its step_size"):
+        ndp.DPSGLD(
+            normal_mean, step_size=0.1, clip_norm=1.0, privacy=BUDGET,
+            init_kernel=ndp.DPSGLD(normal_mean, privacy=BUDGET),
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="at most 1"):
+        ndp.DPSGHMC(logistic, step_size=0.5, privacy=BUDGET)
     with pytest.raises(ValueError, match="friction must be given"):
         ndp.DPSGHMC(logistic, step_size=0.1, clip_norm=1.0, privacy=BUDGET)
     with pytest.raises(ValueError, match="DPSGFS learns its metric"):
@@ -358,6 +396,33 @@ def test_every_way_runs_and_stays_within_its_budget(data, options):
     assert np.all(draws.std(0) < 4 * sd)
     dense = mcmc.last_state.adapt_state.mass_matrix_sqrt_inv[0]
     assert bool(jnp.all(dense == jnp.diag(jnp.diag(dense)))) == ("dense_mass" in options)
+
+
+def test_a_note_on_the_start_stays_with_the_chains(data, monkeypatch):
+    monkeypatch.setattr(Located, "arrived", False)
+    kernel = ndp.DPSGLD(logistic, privacy=BUDGET)
+    mcmc = ndp.MCMC(kernel, **STEPS)
+    mcmc.warmup(jax.random.key(0), *data)
+    assert "did not arrive" in mcmc.privacy.notes[0]
+    mcmc.run(jax.random.key(1), *data)
+    assert any("did not arrive" in note for note in mcmc.privacy.notes)
+
+
+@pytest.mark.slow
+def test_a_diagonal_metric_is_stable_where_coordinates_hang_together():
+    """Correlation .95: a direction is twenty times as steep as marginal widths say."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(20_000, 2))
+    x[:, 1] = 0.95 * x[:, 0] + np.sqrt(1 - 0.95**2) * x[:, 1]
+    x = x.astype(np.float32)
+    y = (rng.random(20_000) < 1 / (1 + np.exp(-x @ np.array([0.5, -0.5])))).astype(np.int32)
+    kernel = ndp.DPSGLD(logistic, privacy=ndp.Budget(8.0, 1e-5), dense_mass=False)
+    mcmc = ndp.MCMC(kernel, **STEPS)
+    mcmc.run(jax.random.key(0), x, y)
+    mode, sd = exact(x, y)
+    draws = np.asarray(mcmc.get_samples()["w"])
+    assert np.abs((draws.mean(0) - mode) / sd).max() < 3
+    assert np.all(draws.std(0) < 2 * sd)
 
 
 @pytest.mark.slow
