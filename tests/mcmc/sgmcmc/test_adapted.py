@@ -398,6 +398,7 @@ def test_every_way_runs_and_stays_within_its_budget(data, options):
     assert bool(jnp.all(dense == jnp.diag(jnp.diag(dense)))) == ("dense_mass" in options)
 
 
+@pytest.mark.slow
 def test_a_note_on_the_start_stays_with_the_chains(data, monkeypatch):
     monkeypatch.setattr(Located, "arrived", False)
     kernel = ndp.DPSGLD(logistic, privacy=BUDGET)
