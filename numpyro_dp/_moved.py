@@ -32,7 +32,7 @@ _MOVED = {
     "mcmc.gradient": "mcmc.sgmcmc.kernel",
     "mcmc.layout": "mcmc.sgmcmc.kernel",
     "mcmc.metropolis_plan": "mcmc.metropolis.plan",
-    "mcmc.metropolis_presets": "mcmc.metropolis.kernel",
+    "mcmc.metropolis_presets": "mcmc.metropolis.presets",
     "mcmc.metropolis_step": "mcmc.metropolis.step",
     "mcmc.noisy_sum": "mcmc.sgmcmc.integrator",
     "mcmc.notes": "mcmc.sgmcmc.integrator",

@@ -1,6 +1,7 @@
 """Models that several tests share, at module level so that they pickle and compile once."""
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
@@ -36,3 +37,13 @@ def indifferent(x):
     w = numpyro.sample("w", dist.Normal(0, 1e3).expand([x.shape[-1]]).to_event(1))
     with numpyro.plate("people", x.shape[0]):
         numpyro.sample("x", dist.Normal(0 * w.sum(), 1), obs=x[:, 0])
+
+
+def logistic_posterior(x, y):
+    """Mode, and covariance there, of :func:`logistic`'s weights under a standard normal prior."""
+    x, w = np.asarray(x, float), np.zeros(x.shape[1])
+    for _ in range(30):
+        p = 1 / (1 + np.exp(-x @ w))
+        information = x.T @ (x * (p * (1 - p))[:, None]) + np.eye(len(w))
+        w = w + np.linalg.solve(information, x.T @ (y - p) - w)
+    return w, np.linalg.inv(information)

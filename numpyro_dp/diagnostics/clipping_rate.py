@@ -20,10 +20,11 @@ from numpyro_dp.execution.account import Account, require_chargeable
 from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.families.glm import recognise
+from numpyro_dp.mcmc.adaptation import Placed
 from numpyro_dp.mcmc.driver import MCMC
 from numpyro_dp.mcmc.metropolis.kernel import DPFastMH
 from numpyro_dp.mcmc.metropolis.privacy_filter import FilteredCharge
-from numpyro_dp.mcmc.metropolis.step import BoundMetropolis
+from numpyro_dp.mcmc.metropolis.step import BoundMetropolis, MetropolisState
 from numpyro_dp.mcmc.reserved import steps_behind
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel, private_model
@@ -49,8 +50,17 @@ class ClippingRate(NamedTuple):
 
 
 class _Moves(NamedTuple):
-    """Points of each move, the first one the position; the bound in nats; whether it is tried."""
+    """Moves that were proposed.
 
+    - **state**: of a chain that stands where each begins.
+    - **drawn**: its last displacement, as the walk drew it.
+    - **points**: of each move, the first one the position.
+    - **bound**: in nats.
+    - **tried**: whether it is tried.
+    """
+
+    state: MetropolisState
+    drawn: Float[Array, "moves dim"]
     points: dict[str, Float[Array, "moves points ..."]]
     bound: Float[Array, " moves"]
     tried: Bool[Array, " moves"]
@@ -216,14 +226,17 @@ def _bound_as_run(mcmc: MCMC, kernel: DPFastMH, model: PrivateModel) -> BoundMet
 def _proposed(
     bound: BoundMetropolis, mcmc: MCMC, key: Any, positions: dict | None, num_moves: int
 ) -> _Moves:
-    ends = mcmc.last_state.z
+    ends, adapted = mcmc.last_state.z, mcmc.last_state.adapt_state
     if mcmc.num_chains == 1:
         ends = jax.tree.map(lambda end: end[None], ends)
+    elif adapted is not None:
+        # Given to all chains alike.
+        adapted = jax.tree.map(lambda each: each[0], adapted)
     rows = ends if positions is None else _checked_positions(positions, ends)
     count = next(iter(rows.values())).shape[0]
     chosen = np.linspace(0, count - 1, num_moves).round().astype(int)
     start = {site: jnp.asarray(rows[site][chosen], ends[site].dtype) for site in ends}
-    moves = _moves(bound, key, jnp.int32(steps_behind(mcmc.last_state)), start)
+    moves = _moves(bound, key, jnp.int32(steps_behind(mcmc.last_state)), start, adapted)
     if not bool(jnp.any(moves.tried)):
         raise ValueError(
             "the prior or the filter excludes every move that was proposed, so that none would "
@@ -247,18 +260,21 @@ def _checked_positions(positions: dict, ends: dict) -> dict:
 
 
 @partial(jax.jit, static_argnums=0)
-def _moves(bound: BoundMetropolis, key: Any, step: Any, start: dict) -> _Moves:
+def _moves(bound: BoundMetropolis, key: Any, step: Any, start: dict, adapted: Any) -> _Moves:
     """Proposals and bounds, as the kernel makes them; no record is near."""
     settings, charge = bound.plan.settings, bound.plan.charge
     candidates = settings.num_candidates
 
-    def one(key: Any, z: dict) -> tuple[dict, Array, Array]:
+    def one(key: Any, z: dict) -> tuple[MetropolisState, Array, dict, Array, Array]:
         position, unravel = ravel_pytree(z)
         centre_key, walk_key = random.split(key)
+        begin: Any = z if adapted is None else Placed(z, adapted)
+        state = bound.start(key, begin)
         centre = position
         if candidates > 1:
             centre = position + bound.walk.draw(centre_key, step, position, 1)[0]
-        points = centre + bound.walk.draw(walk_key, step, position, candidates)
+        drawn = bound.walk.draw(walk_key, step, position, candidates)
+        points = centre + bound.displaced(state, drawn)
         prior = jax.vmap(lambda point: bound.private_model.log_prior(unravel(point)))(points)
         allowed = prior > -jnp.inf
         tried = jnp.any(allowed)
@@ -270,7 +286,9 @@ def _moves(bound: BoundMetropolis, key: Any, step: Any, start: dict) -> _Moves:
             nats = jnp.asarray(_fixed_bound(bound))
         # What the prior excludes is no place to ask a record about.
         kept = jnp.concatenate([jnp.ones(1, bool), allowed])
-        return jax.vmap(unravel)(jnp.where(kept[:, None], points, position)), nats, tried
+        points = jax.vmap(unravel)(jnp.where(kept[:, None], points, position))
+        # A key of the proposals is no part of where they begin.
+        return state._replace(rng_key=()), drawn[-1], points, nats, tried
 
     keys = random.split(key, jax.tree.leaves(start)[0].shape[0])
     return _Moves(*jax.vmap(one)(keys, start))
@@ -325,15 +343,7 @@ def _allowed(bound: BoundMetropolis, move: _Moves, record: list[Array]) -> Float
     """What the kernel allows a record in a move, in nats."""
     if bound.plan.settings.smoothness is None:
         return move.bound
-    here, there = (
-        jax.tree.map(lambda point, side=side: point[side], move.points) for side in (0, 1)
-    )
-    position, unravel = ravel_pytree(here)
-
-    def value(point: Array) -> Float[Array, ""]:
-        return bound.private_model.record_log_likelihood(unravel(point), record)
-
-    return bound.allowance(jax.grad(value)(position), ravel_pytree(there)[0] - position)
+    return bound.allowance(move.state, move.drawn, record)
 
 
 def _projected(bound: BoundMetropolis, record: list[Array]) -> Bool[Array, ""]:

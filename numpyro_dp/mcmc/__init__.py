@@ -1,9 +1,13 @@
 """Private kernels and the driver that runs them."""
 
+from numpyro_dp.mcmc.adaptation import (
+    AdaptedForecast as AdaptedForecast,
+    AdaptState as AdaptState,
+)
 from numpyro_dp.mcmc.driver import MCMC as MCMC
-from numpyro_dp.mcmc.metropolis.kernel import (
+from numpyro_dp.mcmc.metropolis.kernel import DPFastMH as DPFastMH
+from numpyro_dp.mcmc.metropolis.presets import (
     DPBarkerMH as DPBarkerMH,
-    DPFastMH as DPFastMH,
     DPPenaltyMH as DPPenaltyMH,
 )
 from numpyro_dp.mcmc.metropolis.step import MetropolisState as MetropolisState

@@ -24,7 +24,7 @@ from numpyro_dp.mcmc.nuts import DPNUTS, Release
 from numpyro_dp.mcmc.progress import ChainsCost, cents_up
 from numpyro_dp.mcmc.report import GIVEN_START, GIVEN_STATE, Described
 from numpyro_dp.mcmc.reserved import Reserved, steps_behind
-from numpyro_dp.mcmc.setup import prepare
+from numpyro_dp.mcmc.setup import prepare, require_resumable
 from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.scoring.released import ReleasedLikelihood
 
@@ -243,8 +243,8 @@ class MCMC(numpyro.infer.MCMC):
         fixed = (self._planned_steps, chains, extra_fields, self.postprocess_fn)
         bound, first, start, records = charged.prepared(prepare, *inputs, *fixed)
         resumed = self._warmup_state is not None
-        if resumed:  # Refuses what it cannot go on from.
-            bound.resumed(self._warmup_state)
+        if resumed:
+            require_resumable(bound, chains, start, self._warmup_state)
         transitions = self.num_samples if resumed else self._collection_params["upper"]
         # The attributes can be set to numbers that wrap around, or that pay others' steps.
         announced = int(self.num_samples)

@@ -118,12 +118,17 @@ class BoundKernel(_Kernel):
             0, self.steps_per_sample, lambda _, carry: advance(*carry), (state, record_cache)
         )
 
-    def _step_one_chain(self, state: Any, record_cache: Any, records: list) -> tuple[Any, Any]:
+    @staticmethod
+    def keys(state: Any) -> tuple[Any, Any]:
+        """The key of the state after this one, and that of the step between."""
         # A ratchet: children are one-way, so the last state's key tells nothing of the noise
         # already drawn. The counter is folded in so that resuming under a key that was used
         # before still draws fresh noise.
         carried, fresh = random.split(state.rng_key)
-        key = random.fold_in(fresh, state.i)
+        return carried, random.fold_in(fresh, state.i)
+
+    def _step_one_chain(self, state: Any, record_cache: Any, records: list) -> tuple[Any, Any]:
+        carried, key = self.keys(state)
         state, record_cache = self.advance_from(key, state, record_cache, records)
         return state._replace(i=state.i + 1, rng_key=carried), record_cache
 
@@ -251,8 +256,7 @@ class PrivateKernel(_Kernel):
             )
         if getattr(first, "adapts", False):
             raise ValueError(
-                "init_kernel needs its step_size and clip_norm: a kernel that adapts is run by "
-                "itself"
+                "init_kernel needs settings of its own: a kernel that adapts is run by itself"
             )
         if first.accountant is not None or first.init_kernel is not None:
             raise ValueError(

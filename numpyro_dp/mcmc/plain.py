@@ -67,7 +67,7 @@ def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict
         )
     if getattr(kernel, "adapts", False):
         raise ValueError(
-            f"{name} without step_size and clip_norm runs in numpyro_dp.MCMC, which charges and "
+            f"{name} without {kernel.instead} runs in numpyro_dp.MCMC, which charges and "
             "makes the release that gives them: replace numpyro.infer.MCMC by numpyro_dp.MCMC"
         )
     if kernel.num_steps is None or kernel.accountant is None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array
 
@@ -55,6 +56,34 @@ def check_fields(bound: BoundKernel, z: dict, extra_fields: Sequence[str]) -> No
                 f"extra_fields: the state has no field {name!r}; it has {', '.join(public)} "
                 f"and z.<site> for the sites {', '.join(z)}"
             )
+
+
+def require_resumable(bound: BoundKernel, num_chains: int, start: dict, state: Any) -> None:
+    """Refuse a state from which this kernel cannot go on, while nothing is charged.
+
+    :param num_chains: of this run.
+    :param start: positions of as many chains, for their shapes.
+    :raises ValueError: it is of another kernel, model or number of chains, or no number.
+    """
+    key = random.key(0)
+    keys = key if num_chains == 1 else random.split(key, num_chains)
+    fresh = jax.eval_shape(lambda keys, z: bound.init(keys, 0, z), keys, start)
+    if type(state) is type(fresh):
+        state = bound.resumed(state)
+        given, expected = (
+            jax.tree.map(jnp.shape, each._replace(rng_key=None)) for each in (state, fresh)
+        )
+        floats = [x for x in jax.tree.leaves(state._replace(rng_key=None)) if _is_float(x)]
+        if given == expected and all(bool(jnp.all(jnp.isfinite(x))) for x in floats):
+            return
+    raise ValueError(
+        "post_warmup_state does not fit: it is of another kernel, model or number of chains, or "
+        "holds what is no number. Give the last_state of a run like this one, or begin anew"
+    )
+
+
+def _is_float(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating)
 
 
 @dataclass(frozen=True)

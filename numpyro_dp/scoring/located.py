@@ -12,11 +12,17 @@ from scipy.stats import chi2
 
 from numpyro_dp.scoring.rounds import Matrix, Pooled, PriorMoments, Round, Vector, pool, posterior
 
+# Fewer rounds are not expected to check each other.
+_FEW = 4
 # Rounds with less weight say too little to disagree.
 _HEARD = 0.05
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
 _DISAGREEMENT, _TRAVEL, _MISFIT = 1.5, 3.0, 1.5
+# Where no more of a prior's variance than this is taken away, an interval is the prior's.
+_TOLD, _NAMED = 0.2, 6
+# And where no coordinate's is taken away by more than this, nothing much was told at all.
+_MUCH = 0.85
 
 
 class Located(NamedTuple):
@@ -35,6 +41,8 @@ class Located(NamedTuple):
     - **disagreement**: χ² of the rounds' scores over **freedom**, its degrees of freedom.
     - **travelled**: distance of the mean from the last round's position, in posterior sds.
     - **unresolved**: whether the information's shape was lost in its noise.
+    - **clear**: whether the size of records' scores stood out of its noise.
+    - **checked**: whether more than one round was near enough to tell of the posterior.
     """
 
     design: Matrix
@@ -51,6 +59,8 @@ class Located(NamedTuple):
     freedom: int
     travelled: float
     unresolved: bool
+    clear: bool = True
+    checked: bool = True
 
     @property
     def _by_chance(self) -> float:
@@ -62,8 +72,16 @@ class Located(NamedTuple):
         """Whether the last step was no longer than noise alone would make it."""
         return self.travelled <= _TRAVEL * math.sqrt(len(self.mean))
 
-    def verdicts(self) -> tuple[str, ...]:
-        """What the released numbers say against the likelihood; empty where nothing does."""
+    @property
+    def misfits(self) -> bool:
+        """Whether records vary more than the model expects, by more than noise explains."""
+        return self.misfit > _MISFIT + 2 * self.misfit_sd
+
+    def verdicts(self, names: Sequence[str]) -> tuple[str, ...]:
+        """What the released numbers say against the likelihood; empty where nothing does.
+
+        :param names: of the coordinates.
+        """
         said = []
         if not self.arrived:
             said.append(
@@ -76,7 +94,7 @@ class Located(NamedTuple):
                 f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
                 "the intervals were widened by that and are not calibrated"
             )
-        if self.misfit > _MISFIT + 2 * self.misfit_sd:
+        if self.misfits:
             said.append(
                 f"the records do not fit the model: their scores vary {self.misfit:.1f} times as "
                 "much as the model expects, as from a wrong family or a few far outcomes. The "
@@ -87,7 +105,37 @@ class Located(NamedTuple):
                 "the shape of the information was lost in its noise: coordinates that hang "
                 "together have intervals as if they did not"
             )
-        return tuple(said)
+        if not self.checked:
+            said.append(
+                "only the last round was near the posterior, so that no other checks it: the "
+                "intervals may not be calibrated"
+            )
+        if not self.clear:
+            said.append(
+                "the size of the records' scores was hardly told from noise, so that the rounds "
+                "may have asked in wrong units: give more privacy budget, or more records"
+            )
+        return (*said, *self.untold(names))
+
+    def untold(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Which coordinates the records were not heard on, in a sentence; empty where on all."""
+        # What is not a number tells nothing either.
+        weak = [names[k] for k in np.flatnonzero(~(self.resolved >= _TOLD))]
+        most = float(self.resolved.max())
+        if not weak and most < _MUCH:
+            return (
+                f"little was told: at most {max(most, 0):.0%} of the prior's variance of any "
+                "coordinate. The prior may know as much as these records at this budget, or the "
+                "truth may lie far out in it",
+            )
+        if not weak:
+            return ()
+        more = f" and {len(weak) - _NAMED} more" if len(weak) > _NAMED else ""
+        return (
+            f"next to nothing was told of {', '.join(weak[:_NAMED])}{more}: their intervals are "
+            "those of the prior. Few records may tell of them, or the truth may lie so far out in "
+            "the prior that no round found it",
+        )
 
 
 def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> Located:
@@ -124,6 +172,8 @@ def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> L
         freedom=freedom,
         travelled=float(norm(mean - outward @ rounds[-1].at.u)),
         unresolved=pooled.unresolved,
+        clear=rounds[0].at.clear,
+        checked=len(rounds) < _FEW or freedom > 0,
     )
 
 

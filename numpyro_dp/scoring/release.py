@@ -24,8 +24,8 @@ from numpyro_dp.scoring.forecast import Forecast, forecast, own_latents
 from numpyro_dp.scoring.located import Located, located
 from numpyro_dp.scoring.prior import prior_moments
 from numpyro_dp.scoring.released import ReleasedLikelihood
-from numpyro_dp.scoring.rounds import HISTOGRAM, geometric_shares
-from numpyro_dp.scoring.statistic import BINS, record_statistic
+from numpyro_dp.scoring.rounds import geometric_shares, histogram_share
+from numpyro_dp.scoring.statistic import BINS, coordinate_names, record_statistic
 from numpyro_dp.scoring.turns import BoundRelease, released_rounds
 
 # Folded into the caller's key for the outcomes that are drawn: public randomness.
@@ -233,10 +233,12 @@ def bound_release(
         privacy=privacy,
         relation=relation,
     )
-    shares = geometric_shares(expected.num_rounds, _ADAPTATION_RATIO if adaptation else None)
+    histogram = histogram_share(model.num_records, signal)
+    ratio = _ADAPTATION_RATIO if adaptation else None
+    shares = geometric_shares(expected.num_rounds, histogram, ratio)
     plan = planned_releases(
         phases=(
-            Phase("sizes of scores", BINS, 1.0, (HISTOGRAM,)),
+            Phase("sizes of scores", BINS, 1.0, (histogram,)),
             Phase("scores and information", statistic.numbers, 1.0, shares),
         ),
         # With shares that add up to 1, n releases of average noise √n/μ have the signal μ.
@@ -269,5 +271,5 @@ def _facts(bound: BoundRelease, at: Located) -> RunFacts:
             "the model, its priors and every option",
             arguments=model.public_inputs,
         ),
-        notes=at.verdicts(),
+        notes=at.verdicts(coordinate_names(model)),
     )

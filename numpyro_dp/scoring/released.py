@@ -24,7 +24,7 @@ from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.messages import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.located import Located
-from numpyro_dp.scoring.statistic import unravelled
+from numpyro_dp.scoring.statistic import coordinate_names, unravelled
 
 _FACTOR, _AUXILIARY = "released_likelihood", "_released_latent"
 
@@ -198,7 +198,7 @@ class ReleasedLikelihood:
             misfit=at.misfit,
             disagreement=at.disagreement,
             travelled=at.travelled,
-            verdicts=at.verdicts(),
+            verdicts=at.verdicts(coordinate_names(self.private_model)),
         )
 
     def save(self, path: str | Path) -> None:

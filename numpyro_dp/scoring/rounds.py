@@ -19,8 +19,12 @@ from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE
 Matrix = np.ndarray
 Vector = np.ndarray
 
-# Of the squared privacy loss, for the histogram that gives the first clip norm.
-HISTOGRAM = 0.04
+# Of the squared privacy loss, for the histogram that gives the first clip norm: so much, and more
+# where a bin's noise would be more than a tenth of the records.
+_HISTOGRAM, _MOST_HISTOGRAM, _TENTH = 0.04, 0.25, 10.0
+# A bin counts for less by this many noise sds the farther it is from the prior's scale, and a peak
+# of fewer may be noise.
+_FARTHER, _CLEAR = 0.05, 4.0
 # How loose clips are, in units of their own noise, and of a record's typical score.
 _SCORE_NOISE, _INFORMATION_NOISE, _TIGHTEST, _LOOSEST = 0.8, 0.4, 0.7, 10.0
 _MISFIT = (1.0, 25.0)
@@ -51,12 +55,14 @@ class RoundSettings(NamedTuple):
     - **whitening**: W, from scores to scores in whitened coordinates, shape (dim, dim).
     - **clip_norm**: C, bound on a record's whitened score.
     - **information_bound**: bound on a record's whitened information (Frobenius).
+    - **clear**: whether the clip norm is no guess; of a first round it may be.
     """
 
     u: Vector
     whitening: Matrix
     clip_norm: float
     information_bound: float
+    clear: bool = True
 
 
 class Round(NamedTuple):
@@ -107,8 +113,19 @@ class Pooled(NamedTuple):
     curvature: Vector
 
 
-def geometric_shares(num_rounds: int, ratio: float | None = None) -> tuple[float, ...]:
-    """Shares of the squared privacy loss, growing from round to round; they add up to .96.
+def histogram_share(num_records: int, signal: float) -> float:
+    """Of the squared privacy loss, what the histogram takes.
+
+    :param signal: μ of a Gaussian mechanism as private as the whole release.
+    """
+    needed = (_TENTH / (num_records * signal)) ** 2
+    return min(max(_HISTOGRAM, needed), _MOST_HISTOGRAM)
+
+
+def geometric_shares(
+    num_rounds: int, histogram: float, ratio: float | None = None
+) -> tuple[float, ...]:
+    """Shares of the squared privacy loss, growing by round; the histogram takes the rest.
 
     Many rounds find a far posterior; few leave more to each, which small budgets need.
 
@@ -117,13 +134,26 @@ def geometric_shares(num_rounds: int, ratio: float | None = None) -> tuple[float
     if ratio is None:
         ratio = 1.1 if num_rounds <= 8 else 1.25 if num_rounds <= 12 else 1.2
     weights = ratio ** np.arange(num_rounds)
-    return tuple(float(w) for w in (1 - HISTOGRAM) * weights / weights.sum())
+    return tuple(float(w) for w in (1 - histogram) * weights / weights.sum())
 
 
-def first_settings(prior: PriorMoments, histogram: Vector, first_bin: int) -> RoundSettings:
-    """Ask at the prior's middle, in its units, and clip at the commonest size."""
-    clip_norm = 2.0 ** (int(np.argmax(histogram)) + first_bin + 0.5)
-    return RoundSettings(prior.mean, np.diag(prior.sd), clip_norm, clip_norm**2)
+def first_settings(
+    prior: PriorMoments, histogram: Vector, first_bin: int, noise_sd: float
+) -> RoundSettings:
+    """Ask at the prior's middle, in its units, and clip at the commonest size.
+
+    :param histogram: noisy counts of sizes, a bin for each factor of two.
+    :param first_bin: exponent of the first bin's lower end.
+    :param noise_sd: of a count.
+    """
+    sizes = np.arange(len(histogram)) + first_bin + 0.5
+    # Records lie on both sides of an edge, noise does not.
+    pairs = histogram[:-1] + histogram[1:]
+    farther = _FARTHER * np.abs(sizes[:-1] + 0.5)
+    at = int(np.argmax(pairs / (math.sqrt(2) * noise_sd) - farther))
+    clip_norm = 2.0 ** sizes[at + int(histogram[at + 1] > histogram[at])]
+    clear = bool(pairs[at] > _CLEAR * math.sqrt(2) * noise_sd)
+    return RoundSettings(prior.mean, np.diag(prior.sd), clip_norm, clip_norm**2, clear)
 
 
 def next_settings(

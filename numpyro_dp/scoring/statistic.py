@@ -210,6 +210,16 @@ def unravelled(model: PrivateModel, u: Any) -> dict[str, Array]:
     return ravel_pytree(like)[1](jnp.asarray(u))
 
 
+def coordinate_names(model: PrivateModel) -> list[str]:
+    """What each number of that row is called, such as ``w[2]``."""
+    names = []
+    for site in sorted(model.structure.latents):
+        shape = model.structure.latents[site].shape
+        places = [",".join(map(str, at)) for at in np.ndindex(*shape)]
+        names += [f"{site}[{at}]" if at else site for at in places]
+    return names
+
+
 def packed(matrix: Float[Array, "dim dim"]) -> Float[Array, " packed"]:
     """The upper triangle of a symmetric matrix in a row of the same norm."""
     rows, columns = np.triu_indices(matrix.shape[0])

@@ -65,7 +65,8 @@ def rounds_in_turn(bound: BoundRelease) -> Generator[Ask, np.ndarray, list[Round
     prior, shares = bound.prior, bound.shares
     joint = bound.plan.sums[1]
     whole = RoundSettings(prior.mean, np.diag(prior.sd), 1.0, 1.0)
-    settings = first_settings(prior, (yield Ask(0, whole, 0)), FIRST_BIN)
+    noise_sd = float(bound.plan.sums[0].noise_sd(0))
+    settings = first_settings(prior, (yield Ask(0, whole, 0)), FIRST_BIN, noise_sd)
     noise = [float(joint.noise_sd(step)) for step in range(len(shares))]
     signal = float(np.mean([1 / (nm * math.sqrt(s)) for nm, s in zip(noise, shares, strict=True)]))
     rounds: list[Round] = []

@@ -51,6 +51,8 @@ _BATCHES = {"step_size": 0.3, "lipschitz": 1.25, "max_move": 0.4, "batch_size": 
 
 KERNELS = {
     "DPFastMH": Entry(ndp.DPFastMH, _WALK, {"likelihood_power": None}),
+    # More privacy than so few records could have otherwise.
+    "DPFastMH adapted": Entry(ndp.DPFastMH, {"privacy": ndp.Budget(12.0, 1e-5)}),
     "DPFastMH mini-batch": Entry(ndp.DPFastMH, _BATCHES, {"likelihood_power": None}),
     "DPFastMH smooth": Entry(
         ndp.DPFastMH,
@@ -61,7 +63,6 @@ KERNELS = {
     "DPSGFS": gradient_kernel(ndp.DPSGFS),
     "DPSGHMC": gradient_kernel(ndp.DPSGHMC, friction=28.0),
     "DPSGLD": gradient_kernel(ndp.DPSGLD),
-    # More privacy than so few records could have otherwise.
     "DPSGLD adapted": Entry(ndp.DPSGLD, {"privacy": ndp.Budget(12.0, 1e-5)}),
     "DPSGNHT": gradient_kernel(ndp.DPSGNHT, diffusion=28.0),
     "OPS": Entry(
@@ -76,7 +77,7 @@ _WHOLE_CONTRACT = {"DPSGLD"}
 # Differ from DPFastMH in one line of the plan, or in how it sums; from DPSGLD in what follows from
 # the released gradient.
 _ONLY_SLOW = {"DPPenaltyMH", "DPFastMH mini-batch", "DPFastMH smooth", "DPSGHMC", "DPSGNHT"}
-_ONLY_SLOW |= {"DPSGLD adapted"}
+_ONLY_SLOW |= {"DPFastMH adapted", "DPSGLD adapted"}
 
 
 def _quickly(names: set[str], among: set[str]) -> list[Any]:

@@ -88,7 +88,7 @@ def test_warmup_and_run_together_cost_the_budget(name, data):
 @every_kernel
 def test_resuming_under_one_key_draws_fresh_noise(name, data):
     mcmc = ndp.MCMC(
-        make(name, logistic), num_warmup=0, num_samples=8, secure=False, progress_bar=False
+        make(name, logistic), num_warmup=0, num_samples=24, secure=False, progress_bar=False
     )
     moves = []
     for _ in range(2):

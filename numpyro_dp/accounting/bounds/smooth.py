@@ -25,6 +25,7 @@ from numpyro_dp.accounting.pld.profiles import FARTHEST, Profile
 from numpyro_dp.accounting.pld.renyi import ORDERS, Array
 from numpyro_dp.accounting.relation import Relation
 
+_ROUNDED = 1e-12
 _CELLS = 4000
 # Beyond these the chance is below 1e-21, and counted in full.
 _SIDE, _TAIL = 9.8, 1e-22
@@ -70,7 +71,8 @@ class SmoothBit(AveragedBit):
         with np.errstate(divide="ignore"):
             parts = [logsumexp(exponents + np.log(mass[:, 0]), axis=1)]
         parts += [self._log_beyond(rate, edges[-1] - excess), self._log_across(rate)]
-        return logsumexp(parts, axis=0) / rate * UP
+        # A sum of so many shares rounds to below 1, and no expectation of these is.
+        return np.maximum(logsumexp(parts, axis=0) + _ROUNDED, 0.0) / rate * UP
 
     def _log_moment(self, rate: Array, dim: int) -> Array:
         """A bound on log E e^{rate·W}, W in ``dim`` dimensions; infinite where it may be."""

@@ -115,7 +115,7 @@ class _Released:
         if self._sample is None:
             self._sample = self._compiled(released)
         draws, divergent = self._sample(chain_key, at.design, at.response)
-        return Fitted(draws, (*at.verdicts(), *_of_chain(divergent)))
+        return Fitted(draws, (*released.diagnostics.verdicts, *_of_chain(divergent)))
 
     def _compiled(self, first: ReleasedLikelihood) -> Callable[..., Any]:
         def sample(key: Any, design: Any, response: Any) -> tuple[dict, Any]:

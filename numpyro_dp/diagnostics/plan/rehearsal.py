@@ -109,9 +109,7 @@ class Rehearsal:
         )
         arrays = tuple(jnp.asarray(leaf) for leaf in records)
         [(_, last)] = run_steps(synthetic, begin, arrays, self.num_steps, self.tail, 1)
-        if self.tail:
-            return self._flat(jax.tree.map(lambda total: total / self.tail, last.tail))
-        return self._flat(self.fit.optim.get_params(last.optim_state))
+        return self._flat(self.fit.end(last, self.tail))
 
     def _flat(self, params: dict[str, Any]) -> np.ndarray:
         moving = {name: value for name, value in params.items() if name not in self.fit.held}

@@ -161,7 +161,7 @@ def planned_run(
 ) -> PlannedRun:
     """Fix every number of a run, and make up records for it; see :func:`~numpyro_dp.plan`."""
     shapes, named = jax.tree.map(_shape_only, (args, dict(kwargs)))
-    if isinstance(planned, DPSVI):
+    if isinstance(planned, DPSVI) and not planned.adapts:
         if num_chains != 1:
             raise ValueError(f"DPSVI makes one fit, got num_chains={num_chains}")
         return _of_svi(planned, shapes, named, num_steps, privacy, inputs)
@@ -169,7 +169,7 @@ def planned_run(
         return _of_kernel(planned, shapes, named, num_steps, privacy, num_chains, inputs)
     raise ValueError(
         "plan takes a numpyro_dp kernel that releases noisy gradients, such as DPSGLD with "
-        "step_size and clip_norm, or a DPSVI object, got "
+        "step_size and clip_norm, or a DPSVI object with optim and clip_norm, got "
         f"{type(planned).__name__}: {_instead(planned)}"
     )
 
@@ -178,6 +178,8 @@ def _instead(planned: Any) -> str:
     """What tells the cost of a run that has no plan."""
     if callable(getattr(planned, "forecast", None)):
         return "use its own forecast()"
+    if isinstance(planned, DPSVI):
+        return "it adapts: LikelihoodRelease(model, privacy=...).forecast(...) says what it tells"
     if isinstance(planned, PerturbationEstimator):
         return (
             "run it without accountant= on made-up records of the same shapes, and read cost and "

@@ -50,8 +50,9 @@ def require_slopes(model: PrivateModel) -> None:
         jax.eval_shape(jax.grad(model.record_log_likelihood), z, record)
     except (TypeError, ValueError, NotImplementedError):
         raise ValueError(
-            "smoothness= needs the gradient of a record's log likelihood, which this model does "
-            "not have (a loop of unknown length, integers?): give max_move= or record_bound="
+            "smoothness= needs the gradient of a record's log likelihood, as adaptation does, "
+            "which this model does not have (a loop of unknown length, integers?): give "
+            "step_size= with max_move= or record_bound="
         ) from None
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import ArrayLike
 
 from numpyro_dp import _validate
-from numpyro_dp.mcmc.kernel import PrivateKernel, Terms
+from numpyro_dp.mcmc.adaptation import AdaptedForecast, AdaptingKernel, adapted_forecast
+from numpyro_dp.mcmc.kernel import Terms
+from numpyro_dp.mcmc.metropolis.adapted import Settings, adapted_settings, bound_adapted
 from numpyro_dp.mcmc.metropolis.claims import (
     check_public_moves,
     require_linear,
@@ -23,14 +25,16 @@ from numpyro_dp.mcmc.metropolis.step import BoundMetropolis
 from numpyro_dp.mcmc.sgmcmc.kernel import by_coordinate, dimension
 from numpyro_dp.mechanisms.accept.pick import MOST_CANDIDATES
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.adaptation import AdaptationPlan, require_even_prior
 
-# A slope is a sum of so many products at most, which rounds by less than its margin allows.
-_MOST_DIMENSIONS = 1_000
+# A slope is a sum of so many products at most, which rounds by less than its margin allows. Less
+# power leaves the prior alone, whose width no release tells.
+_MOST_DIMENSIONS, _LEAST_POWER = 1_000, 0.01
 _RULES = ("barker", "noisy_barker", "penalty")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DPFastMH(PrivateKernel):
+class DPFastMH(AdaptingKernel):
     """Differentially private Metropolis–Hastings with an exact target and a true total charge.
 
     A step proposes a Gaussian move that knows nothing of the records, sums over the records how
@@ -38,17 +42,30 @@ class DPFastMH(PrivateKernel):
     whose one random bit is all that a step tells. As long as the bound is true, the chain's
     stationary law is the (tempered) posterior exactly, with mini-batches too.
 
+    Without ``step_size`` the kernel *adapts*, as :class:`~numpyro_dp.DPSGLD` does: a quarter of the
+    squared privacy loss releases where the posterior lies and how it is shaped, chains start there,
+    and moves are isotropic in coordinates in which the posterior's standard deviations are about 1.
+    Bounds and step size there are public numbers: :meth:`forecast` says them, and how many
+    relaxation times a chain holds, at most half of ``DPSGLD``'s.
+
     :param model: a NumPyro model whose observations lie in one plate; one slice of that plate is
         the unit of privacy.
     :param step_size: standard deviation of the random walk, in unconstrained parameters; a number
-        or a callable of the step counter.
+        or a callable of the step counter. ``None`` adapts it: the longest that the budget allows,
+        and no longer than what moves fastest.
     :param lipschitz: bound C on the norm of one record's gradient of the log likelihood, in
         unconstrained (preconditioned) coordinates: its term is cut to C times the length of a
-        move. ``math.inf`` switches privacy off, for tests. Or
+        move. ``math.inf`` switches privacy off, for tests. With adaptation it bounds scores in
+        released coordinates, whose typical norm is √(dim/records); ``None`` then is 3 to 10 times
+        that, as loose as the budget allows at the fastest step. Or
     :param smoothness: with ``lipschitz`` and without ``max_move``: bound β on the norm of one
         record's Hessian, in unconstrained coordinates. The charge is then averaged over the
         direction of the move for *any* differentiable model: a record's term is cut to
         ``|g·δ| + β‖δ‖²/2``, g its gradient at the position clipped to ``lipschitz``, δ the move.
+        With adaptation in released coordinates too, by default ``lipschitz**2``.
+    :param adaptation: share of the squared privacy loss, in (0, 1), that adaptation takes.
+    :param dense_mass: whether the coordinates that it releases tell apart parameters that hang
+        together; else they are scales alone.
     :param record_bound: a public function of two unconstrained positions (dicts of arrays) that
         bounds the change of one record's log likelihood, in nats. The larger of both orders is
         taken, and terms are cut to it; a run is then metered by a zCDP filter, and moves past its
@@ -92,7 +109,9 @@ class DPFastMH(PrivateKernel):
     step on a sum whose sensitivity is the bound (twice that under replace-one); proposals count as
     released. Events: ``BarkerBit``, ``NoisyBarkerBit``, ``PenaltyBit``, ``MultiCandidateBit``,
     ``MinibatchBit``, ``DirectionalBarkerBit``, ``SmoothBarkerBit``, composed over all steps and
-    chains, or ``ZCDpEvent`` under the filter, and the total variation of tables. Neither the log
+    chains, or ``ZCDpEvent`` under the filter, and the total variation of tables; with adaptation
+    one histogram and ten joint sums over all records before them (Gaussian mechanism, sensitivity 1
+    under zero-out and 2 under replace-one), in the same charge. Neither the log
     ratio nor the batch or its size ever leaves. Mini-batches are stated for a public number of
     records (not add/remove).
 
@@ -118,7 +137,7 @@ class DPFastMH(PrivateKernel):
         (50, 2)
     """
 
-    step_size: float | Callable[[Any], Any]
+    step_size: float | Callable[[Any], Any] | None = None
     lipschitz: float | None = None
     smoothness: float | None = None
     record_bound: Callable[[dict, dict], Any] | None = None
@@ -132,9 +151,21 @@ class DPFastMH(PrivateKernel):
     likelihood_power: float | None = 1.0
     preconditioner: Mapping[str, ArrayLike] | None = None
 
+    instead: ClassVar[str] = "step_size (and a bound on one record)"
+    apart: ClassVar[tuple[str, ...]] = (
+        "record_bound",
+        "max_move",
+        "batch_size",
+        "noise_scale",
+        "rho",
+        "preconditioner",
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not callable(self.step_size):
+        if self.adapts:
+            self._check_adapted()
+        elif not callable(self.step_size):
             _validate.positive("step_size", self.step_size)
         _validate.given(_validate.positive, max_move=self.max_move, batch_size=self.batch_size)
         if self.likelihood_power is not None:
@@ -147,8 +178,26 @@ class DPFastMH(PrivateKernel):
         object.__setattr__(self, "public_moves", tuple(self.public_moves))
         if not all(callable(move) for move in self.public_moves):
             raise ValueError("public_moves must be functions from a position to a position")
-        self._check_bound()
-        self._check_test()
+        if not self.adapts:
+            self._check_bound()
+            self._check_test()
+
+    @property
+    def adapts(self) -> bool:
+        return self.step_size is None
+
+    def _check_adapted(self) -> None:
+        self.check_adaptation()
+        _validate.given(_validate.positive, lipschitz=self.lipschitz)
+        _validate.given(_validate.nonnegative, smoothness=self.smoothness)
+        if self.acceptance != "barker" or self.num_candidates != 1:
+            other = "without step_size the kernel adapts, by acceptance='barker' on one candidate"
+            raise ValueError(f"{other} a step: give {self.instead} for others")
+        if self.likelihood_power is None or self.likelihood_power < _LEAST_POWER:
+            raise ValueError(
+                "without step_size the budget chooses the step, as long as the records count: "
+                f"give likelihood_power= a number of at least {_LEAST_POWER}"
+            )
 
     def _check_bound(self) -> None:
         if (self.lipschitz is None) == (self.record_bound is None):
@@ -234,8 +283,29 @@ class DPFastMH(PrivateKernel):
         if self.noise_scale == 0 and self.acceptance != "penalty":
             raise ValueError("noisy_barker without noise is acceptance='barker'")
 
+    def _promised(self, model: PrivateModel, terms: Terms) -> AdaptedForecast:
+        adaptation, settings = self._adapted(model, terms)
+        chosen = settings.plan.settings
+        bound: Any = chosen.lipschitz
+        return adapted_forecast(adaptation, settings.relaxation_times, chosen.step_size, bound)
+
+    def _adapted(self, model: PrivateModel, terms: Terms) -> tuple[AdaptationPlan, Settings]:
+        require_slopes(model)
+        require_even_prior(model, self.instead)
+        if dimension(model) > _MOST_DIMENSIONS:
+            raise ValueError(f"adaptation locates at most {_MOST_DIMENSIONS} coordinates")
+        plan, power = self.adaptation_plan(model, terms), float(self.likelihood_power or 1.0)
+        bounds = {"lipschitz": self.lipschitz, "smoothness": self.smoothness, "power": power}
+        return plan, adapted_settings(plan, terms, **bounds)
+
     def _bind(self, model: PrivateModel, terms: Terms) -> BoundMetropolis:
         check_public_moves(model, self.public_moves)
+        if self.adapts:
+            # Before seconds are spent on a step that nobody takes.
+            self.adaptation_plan(model, terms).require_located(self.instead)
+            adaptation, settings = self._adapted(model, terms)
+            each = self.steps_per_sample
+            return bound_adapted(adaptation, settings, each, self.public_moves)
         if self.record_bound is not None:
             try_record_bound(model, self.record_bound)
         private_size = terms.relation == "add_remove"
@@ -246,7 +316,8 @@ class DPFastMH(PrivateKernel):
         if self.preconditioner is not None:
             metric = by_coordinate(model, "preconditioner", self.preconditioner, default=1.0)
             roots = tuple(math.sqrt(g) for g in metric)
-        step = self.step_size if callable(self.step_size) else float(self.step_size)
+        given: Any = self.step_size
+        step = given if callable(given) else float(given)
         return BoundMetropolis(
             private_model=model,
             steps_per_sample=self.steps_per_sample,
@@ -258,6 +329,7 @@ class DPFastMH(PrivateKernel):
     def _settings(
         self, model: PrivateModel, directional: bool, private_size: bool
     ) -> MetropolisSettings:
+        step: Any = self.step_size
         return MetropolisSettings(
             acceptance=self.acceptance,
             lipschitz=self.lipschitz,
@@ -269,7 +341,7 @@ class DPFastMH(PrivateKernel):
             noise_scale=self.noise_scale,
             power=self.likelihood_power,
             rho=self.rho,
-            step_size=None if callable(self.step_size) else float(self.step_size),
+            step_size=None if callable(step) else float(step),
             directional=directional,
             dim=dimension(model),
             num_records=model.num_records,
@@ -326,57 +398,3 @@ class DPFastMH(PrivateKernel):
                 "mini-batches with record_bound= are charged for acceptance='barker' only: use "
                 "lipschitz= and max_move= for the noisy tests"
             )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DPPenaltyMH(DPFastMH):
-    """Private Metropolis–Hastings by the penalty rule: Gaussian noise on the log ratio.
-
-    :class:`DPFastMH` with ``acceptance="penalty"``: the noisy log ratio is a Gaussian release, and
-    the penalty s²/2 makes up for its noise, so that the target stays exact.
-
-    Every argument, and **Privacy**, are :class:`DPFastMH`'s; ``noise_scale`` or ``privacy`` must be
-    given.
-
-    :raises ValueError: as :class:`DPFastMH`.
-
-    **References.** Yıldırım and Ermiş, *Exact MCMC with Differentially Private Moves* (2019).
-
-    **Example**: see :class:`DPFastMH`.
-    """
-
-    acceptance: str = "penalty"
-
-    def __post_init__(self) -> None:
-        _require("DPPenaltyMH", self.acceptance, "penalty")
-        super().__post_init__()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DPBarkerMH(DPFastMH):
-    """Private Metropolis–Hastings by Barker's rule: the accept bit's own randomness is the noise.
-
-    :class:`DPFastMH` with ``acceptance="barker"`` on all records.
-
-    Every other argument, and **Privacy**, are :class:`DPFastMH`'s.
-
-    :raises ValueError: as :class:`DPFastMH`, and for ``batch_size``.
-
-    **References.** Barker (1965); Li and Chen, *Privacy-preserving Metropolis–Hastings by Barker's
-    test*, as discussed by Zhang and Zhang (2023).
-
-    **Example**: see :class:`DPFastMH`.
-    """
-
-    def __post_init__(self) -> None:
-        _require("DPBarkerMH", self.acceptance, "barker")
-        if self.batch_size is not None:
-            raise ValueError(
-                "DPBarkerMH reads every record in every step: for batches, use DPFastMH"
-            )
-        super().__post_init__()
-
-
-def _require(name: str, acceptance: str, rule: str) -> None:
-    if acceptance != rule:
-        raise ValueError(f"{name} is DPFastMH with acceptance={rule!r}: use DPFastMH for others")

@@ -164,8 +164,8 @@ def planned(settings: MetropolisSettings, terms: Terms, budget: Budget | None) -
 
     :raises ValueError: when the run does not fit the budget, or the settings do not fit together.
     """
-    num_steps, num_chains, relation, delta = terms
-    overflow = min(_OVERFLOW, 1e-3 * delta / num_steps)
+    num_steps, num_chains, relation, _ = terms
+    overflow = _overflow(terms)
 
     def made(settings: MetropolisSettings) -> MetropolisPlan:
         return _plan(settings, num_steps, num_chains, overflow)
@@ -184,7 +184,7 @@ def planned(settings: MetropolisSettings, terms: Terms, budget: Budget | None) -
         return plan
 
     def run(noise: float) -> events.DpEvent:
-        return _run_event(free(noise), num_steps, overflow)
+        return run_event(free(noise), terms)
 
     return made(free(calibrate(run, budget, relation)))
 
@@ -216,9 +216,15 @@ def _require_fit(event: events.DpEvent, budget: Budget, relation: Relation) -> N
     )
 
 
-def _run_event(settings: MetropolisSettings, num_steps: int, overflow: float) -> events.DpEvent:
+def _overflow(terms: Terms) -> float:
+    """Chance that a step's batch exceeds its room."""
+    return min(_OVERFLOW, 1e-3 * terms.delta / terms.num_steps)
+
+
+def run_event(settings: MetropolisSettings, terms: Terms) -> events.DpEvent:
     """The event of a run, without building anything: what a calibration looks at."""
-    tables = (0.0 if settings.batch_size is None else 4 * overflow) + 2.0**-44
+    num_steps = terms.num_steps
+    tables = (0.0 if settings.batch_size is None else 4 * _overflow(terms)) + 2.0**-44
     if settings.rho is not None and settings.record_bound is not None:
         return metered(settings.rho, num_steps * tables)
     return FixedCharge(1, _step_event(settings), tables).event(num_steps, start=0, num_chains=1)

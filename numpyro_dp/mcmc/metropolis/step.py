@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.families.glm import recognise
 from numpyro_dp.families.losses import Row
+from numpyro_dp.mcmc.adaptation import require_plain
 from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mcmc.metropolis.plan import MetropolisPlan
 from numpyro_dp.mcmc.metropolis.privacy_filter import FilteredCharge
@@ -45,12 +47,18 @@ class MetropolisState(NamedTuple):
     - **allowance**: what a zCDP filter has left, in two limbs: a function of proposals and
       positions. Zero where the charge is fixed in advance, and where a further run begins: what
       one run leaves, two runs must not spend.
+    - **adapt_state**: what adaptation released, :class:`~numpyro_dp.mcmc.AdaptState`; ``None``
+      without it.
     """
 
     i: Int[Array, "..."]
     z: dict[str, Float[Array, "..."]]
     rng_key: Any
     allowance: Int[Array, "... 2"]
+    adapt_state: Any = None
+
+
+RecordValue = Callable[[Array, list], Array]
 
 
 class RecordsChange(NamedTuple):
@@ -84,7 +92,17 @@ class BoundMetropolis(BoundKernel):
         return MetropolisState(jnp.zeros((), jnp.int32), z, rng_key, self.plan.charge.start())
 
     def resumed(self, state: MetropolisState) -> MetropolisState:
+        require_plain(state)
+        return self.renewed(state)
+
+    @staticmethod
+    def renewed(state: MetropolisState) -> MetropolisState:
+        """The state of a run that is charged anew."""
         return state._replace(allowance=jnp.zeros_like(state.allowance))
+
+    def displaced(self, state: MetropolisState, move: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """What a move of the walk is in unconstrained coordinates."""
+        return move
 
     def advance(self, key: Any, state: MetropolisState, records: list) -> MetropolisState:
         return self.advance_from(key, state, self.record_cache(state, records), records)[0]
@@ -93,8 +111,7 @@ class BoundMetropolis(BoundKernel):
         """Every record's log likelihood at the position, where the next step can rely on it."""
         if self._remembering is None:
             return ()
-        position, unravel = ravel_pytree(state.z)
-        here = self._change(position, jnp.zeros_like(position), unravel).here
+        here = self.change(state, jnp.zeros_like(ravel_pytree(state.z)[0])).here
         return self._remembering.values(here, records)
 
     def advance_from(
@@ -126,26 +143,34 @@ class BoundMetropolis(BoundKernel):
         self, key: Any, state: MetropolisState, record_cache: Any, records: list
     ) -> tuple[dict, Array, Any]:
         """One candidate, accepted or not."""
-        walk_key, batch_key, accept_key = random.split(key, 3)
-        position, unravel = ravel_pytree(state.z)
-        move = self.walk.draw(walk_key, state.i, position, 1)[0]
-        candidate = position + move
-        there = unravel(candidate)
+        _, batch_key, accept_key = random.split(key, 3)
+        move = self.proposed(key, state)
+        there = self.at(state, move)
         prior = self.private_model.log_prior(there) - self.private_model.log_prior(state.z)
         possible = prior > -jnp.inf
         limit, tried, allowance = self.plan.charge.admit(
             state.allowance, [state.z, there], possible
         )
-        change = self._change(position, move, unravel)
+        change = self.change(state, move)
         if self._remembering is None:
             total = self.plan.log_ratio.total(batch_key, change.term, records, limit)
             after = record_cache
         else:
             total, after = self._remembering.change(change.step, record_cache, records, limit)
         accepted = tried & self.plan.test.decide(accept_key, total, jnp.where(possible, prior, 0))
-        z = unravel(jnp.where(accepted, candidate, position))
+        z = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), there, state.z)
         chosen = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), after, record_cache)
         return z, allowance, chosen
+
+    def proposed(self, key: Any, state: MetropolisState) -> Float[Array, " dim"]:
+        """The move of a step with this key, as the walk draws it."""
+        position = ravel_pytree(state.z)[0]
+        return self.walk.draw(random.split(key, 3)[0], state.i, position, 1)[0]
+
+    def at(self, state: MetropolisState, move: Float[Array, " dim"]) -> dict[str, Array]:
+        """Where a move leads."""
+        position, unravel = ravel_pytree(state.z)
+        return unravel(position + self.displaced(state, move))
 
     def _choose(self, key: Any, state: MetropolisState, records: list) -> tuple[dict, Array]:
         """One of several candidates around a centre, the current position among them."""
@@ -176,23 +201,29 @@ class BoundMetropolis(BoundKernel):
         chosen = pick(pick_key, self.plan.test.grid, totals, prior)
         return unravel(jnp.where(tried, points[chosen], position)), allowance
 
-    def _change(self, position: Array, move: Array, unravel: Any) -> RecordsChange:
+    def change(self, state: MetropolisState, move: Float[Array, " dim"]) -> RecordsChange:
+        """What records say of a move."""
         settings = self.plan.settings
         if not settings.directional:
-            return self._likelihood_change(position, position + move, unravel)
+            return self._likelihood_change(self._moved(state), move)
         if settings.smoothness is None:
-            return self._predictor_change(position, move)
-        return self._smooth_change(position, move, unravel)
+            return self._predictor_change(ravel_pytree(state.z)[0], move)
+        return self._smooth_change(state, move)
 
-    def _likelihood_change(self, position: Array, candidate: Array, unravel: Any) -> RecordsChange:
-        def value(z: dict, record: list) -> Float[Array, ""]:
-            return self.private_model.record_log_likelihood(z, record)
+    def _moved(self, state: MetropolisState) -> RecordValue:
+        """From a move and a record to its log likelihood there."""
 
+        def value(move: Float[Array, " dim"], record: list) -> Float[Array, ""]:
+            return self.private_model.record_log_likelihood(self.at(state, move), record)
+
+        return value
+
+    def _likelihood_change(self, value: RecordValue, move: Float[Array, " dim"]) -> RecordsChange:
         def step(record: list, here: Float[Array, ""]) -> tuple[Array, Array]:
-            there = value(unravel(candidate), record)
+            there = value(move, record)
             return self.plan.power * (there - here), there
 
-        return RecordsChange(partial(value, unravel(position)), step)
+        return RecordsChange(partial(value, jnp.zeros_like(move)), step)
 
     def _predictor_change(self, position: Array, move: Array) -> RecordsChange:
         """The change of a convex loss of a projected row, within that of its predictor.
@@ -218,22 +249,18 @@ class BoundMetropolis(BoundKernel):
 
         return RecordsChange(lambda record: value(position, glm.clipped(record, row_norm)), step)
 
-    def _smooth_change(self, position: Array, move: Array, unravel: Any) -> RecordsChange:
+    def _smooth_change(self, state: MetropolisState, move: Float[Array, " dim"]) -> RecordsChange:
         """The change of a smooth function, within that of its clipped gradient and a curvature."""
-        power = self.plan.power
-
-        def value(point: Array, record: list) -> Float[Array, ""]:
-            return self.private_model.record_log_likelihood(unravel(point), record)
+        value, power = self._moved(state), self.plan.power
 
         def step(record: list, here: Float[Array, ""]) -> tuple[Array, Array]:
-            there = value(position + move, record)
-            most = self.allowance(jax.grad(value)(position, record), move)
+            there, most = value(move, record), self.allowance(state, move, record)
             return jnp.clip(power * (there - here), -most, most), there
 
-        return RecordsChange(partial(value, position), step)
+        return RecordsChange(partial(value, jnp.zeros_like(move)), step)
 
     def allowance(
-        self, gradient: Float[Array, " dim"], move: Float[Array, " dim"]
+        self, state: MetropolisState, move: Float[Array, " dim"], record: list
     ) -> Float[Array, ""]:
         """The largest term, in nats, that a smooth record is allowed in a move.
 
@@ -241,6 +268,7 @@ class BoundMetropolis(BoundKernel):
         """
         settings = self.plan.settings
         lipschitz = settings.slope / self.plan.power
+        gradient = jax.grad(self._moved(state))(jnp.zeros_like(move), record)
         # In units of its largest entry, whose square cannot be lost.
         largest = jnp.maximum(jnp.max(jnp.abs(gradient)), jnp.finfo(gradient.dtype).tiny)
         length = jnp.linalg.norm(gradient / largest)

@@ -24,6 +24,7 @@ from numpyro_dp.accounting import rounded_down
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.execution.facts import sum_facts
+from numpyro_dp.mcmc.adaptation import require_plain
 from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mechanisms import PrivateSum
 
@@ -215,11 +216,7 @@ class BoundSumKernel(BoundKernel):
         return variance
 
     def resumed(self, state: Any) -> Any:
-        if getattr(state, "adapt_state", None) is not None:
-            raise ValueError(
-                "post_warmup_state was left by a kernel that adapted, whose steps have other "
-                "units: go on with that kernel, or begin anew"
-            )
+        require_plain(state)
         return state
 
     def gradient_noise(self, step: Any) -> Any:

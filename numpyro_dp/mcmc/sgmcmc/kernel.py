@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -18,24 +18,17 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget
 from numpyro_dp.execution import arguments
 from numpyro_dp.execution.calibration import planned_sum
-from numpyro_dp.mcmc.kernel import PrivateKernel, Terms
-from numpyro_dp.mcmc.sgmcmc.adapted import (
-    AdaptationPlan,
-    AdaptedForecast,
-    Settings,
-    adapted_forecast,
-    adapted_settings,
-    bound_adapted,
-    require_even_prior,
-)
+from numpyro_dp.mcmc.adaptation import AdaptedForecast, AdaptingKernel, adapted_forecast
+from numpyro_dp.mcmc.kernel import Terms
+from numpyro_dp.mcmc.sgmcmc.adapted import INSTEAD, Settings, adapted_settings, bound_adapted
 from numpyro_dp.mcmc.sgmcmc.integrator import (
     BoundGradientKernel,
     BoundSumKernel,
     Integrator,
     StepSize,
 )
-from numpyro_dp.model.private_model import PrivateModel, private_model
-from numpyro_dp.scoring.release import refuse_private_size
+from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.adaptation import AdaptationPlan, require_even_prior
 
 # One for each coordinate; ``None``: 1.
 Weights = tuple[float, ...] | None
@@ -90,13 +83,11 @@ def by_coordinate(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GradientKernel(PrivateKernel):
+class GradientKernel(AdaptingKernel):
     """Arguments that every stochastic-gradient kernel takes; see :class:`~numpyro_dp.DPSGLD`."""
 
     step_size: StepSize | None = None
     clip_norm: float | Mapping[str, float] | None = None
-    adaptation: float = 0.25
-    dense_mass: bool = True
     batch_size: float | None = None
     sampling_rate: float | None = None
     noise_multiplier: float | Callable[[int], float] | None = None
@@ -107,14 +98,22 @@ class GradientKernel(PrivateKernel):
     preconditioner: Mapping[str, ArrayLike] | None = None
     _schedule: list[float] = field(init=False, repr=False, default_factory=list)
 
+    instead: ClassVar[str] = "both step_size and clip_norm"
+    apart: ClassVar[tuple[str, ...]] = ("preconditioner",)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         arguments.check_noise(self.privacy, self.noise_multiplier)
         arguments.check_batches(
             self.batch_size, self.sampling_rate, self.microbatch_size, self.max_records
         )
+        if self.adapts and isinstance(self.clip_norm, Mapping):
+            raise ValueError(
+                "a clip_norm by site has no meaning in released coordinates: give step_size too, "
+                "or leave both out"
+            )
         if self.adapts:
-            self._check_adaptation()
+            self.check_adaptation()
         if not callable(self.step_size):
             _validate.given(_validate.positive, step_size=self.step_size)
         _validate.positive("temperature", self.temperature)
@@ -125,32 +124,12 @@ class GradientKernel(PrivateKernel):
 
     @property
     def adapts(self) -> bool:
-        """Whether a release before the chains gives what was left open."""
         return self.step_size is None or self.clip_norm is None
-
-    def _check_adaptation(self) -> None:
-        if not 0 < _validate.positive("adaptation", self.adaptation) < 1:
-            raise ValueError("adaptation must lie between 0 and 1: chains need a share too")
-        if self.privacy is None:
-            raise ValueError(
-                "without both step_size and clip_norm the kernel adapts, which takes a share of a "
-                "budget: give privacy=Budget(epsilon, delta) in place of noise_multiplier, or both"
-            )
-        if isinstance(self.clip_norm, Mapping):
-            raise ValueError(
-                "a clip_norm by site has no meaning in released coordinates: give step_size too, "
-                "or leave both out"
-            )
-        for name in ("preconditioner", "init_kernel", "init_strategy", "num_steps"):
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name}= goes with both step_size and clip_norm: without them a release "
-                    "before the chains gives their start and metric, in numpyro_dp.MCMC"
-                )
 
     @property
     def paced(self) -> tuple[StepSize, float]:
         """What every integrator is given first: step size and temperature."""
+        # Adaptation puts its own in place of what is missing; a step of NaN is nobody's.
         step = self.step_size if callable(self.step_size) else float(self.step_size or math.nan)
         return step, float(self.temperature)
 
@@ -158,33 +137,14 @@ class GradientKernel(PrivateKernel):
     def integrator(self, sampling_rate: float) -> Integrator:
         """The integrator that makes this kernel what it is."""
 
-    def forecast(
-        self, *args: Any, num_steps: int, num_chains: int = 1, **kwargs: Any
-    ) -> AdaptedForecast:
-        """What a run that adapts would be, from public numbers; costs nothing. ``print`` it.
-
-        :param args: arguments of the model; only their shapes are used.
-        :param num_steps: private steps of one chain, warm-up included.
-        :param num_chains: chains.
-        :param kwargs: keyword arguments of the model.
-        :raises ValueError: for a kernel with step_size and clip_norm, whose forecast is
-            :func:`~numpyro_dp.plan`; and for a prior that steps of one size do not suit.
-        """
-        if not self.adapts:
-            raise ValueError("this kernel has its settings: numpyro_dp.plan tells what they do")
-        refuse_private_size(self.relation)
-        model = private_model(self.user_model, args, kwargs, data_plate=self.data_plate)
-        each = _validate.positive_int("num_steps", num_steps)
-        num_chains = _validate.positive_int("num_chains", num_chains)
-        require_even_prior(model)
-        terms = Terms(each * num_chains, num_chains, self.relation, self.delta)
-        return adapted_forecast(*self._settings(model, terms))
+    def _promised(self, model: PrivateModel, terms: Terms) -> AdaptedForecast:
+        require_even_prior(model, INSTEAD)
+        plan, settings = self._settings(model, terms)
+        chains = settings.relaxation_times, settings.integrator.step_size
+        return adapted_forecast(plan, *chains, settings.private_sum.clip_norm)
 
     def _settings(self, model: PrivateModel, terms: Terms) -> tuple[AdaptationPlan, Settings]:
-        refuse_private_size(terms.relation)
-        privacy: Any = self.privacy
-        shares = privacy, terms.relation, float(self.adaptation), bool(self.dense_mass)
-        plan = AdaptationPlan(model, *shares)
+        plan = self.adaptation_plan(model, terms)
         rate = arguments.expected_rate(self.batch_size, self.sampling_rate, model.num_records)
         clip: Any = self.clip_norm
         return plan, adapted_settings(

@@ -27,7 +27,8 @@ class SGHMCState(NamedTuple):
     - **momentum**: the last move over √η and the root of the preconditioner: a function of two
       released positions. Flat, in the order of the site names.
     - **rng_key**: key of the noise to come; zeroed in every state that outlives a run.
-    - **adapt_state**: what adaptation released, :class:`AdaptState`; ``None`` without it.
+    - **adapt_state**: what adaptation released, :class:`~numpyro_dp.mcmc.AdaptState`; ``None``
+      without it.
     """
 
     i: Int[Array, "..."]

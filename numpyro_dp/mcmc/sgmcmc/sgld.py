@@ -20,7 +20,8 @@ class SGLDState(NamedTuple):
     - **i**: private steps taken so far.
     - **z**: unconstrained position, one array for each latent site.
     - **rng_key**: key of the noise to come; zeroed in every state that outlives a run.
-    - **adapt_state**: what adaptation released, :class:`AdaptState`; ``None`` without it.
+    - **adapt_state**: what adaptation released, :class:`~numpyro_dp.mcmc.AdaptState`; ``None``
+      without it.
     """
 
     i: Int[Array, "..."]
@@ -68,10 +69,11 @@ class DPSGLD(GradientKernel):
 
     Without ``step_size`` and ``clip_norm`` the kernel *adapts*: a quarter of the squared privacy
     loss goes to a few rounds of private Fisher scoring before the first step (as in
-    :class:`~numpyro_dp.LikelihoodRelease`), which give the chains' start and a metric; the chains
-    then move in coordinates in which the posterior's standard deviations are about 1, on scores
-    that are clipped about what the model expects of each record. Step size and clip norm follow
-    from public numbers: :meth:`forecast` says them, and how many relaxation times a chain holds.
+    :class:`~numpyro_dp.LikelihoodRelease`), which give the chains' start (drawn, with the run's own
+    noise key, from where the posterior was located) and a metric. The chains then move in
+    coordinates in which the posterior's standard deviations are about 1, on scores that are clipped
+    about what the model expects of each record. Step size and clip norm follow from public numbers:
+    :meth:`forecast` says them, and how many relaxation times a chain holds.
 
     :param model: a NumPyro model whose observations lie in one plate; one slice of that plate is
         the unit of privacy. Record arguments have the plate as leading axis.

@@ -37,7 +37,8 @@ class SGNHTState(NamedTuple):
       released positions. Flat, in the order of the site names.
     - **thermostat**: the friction ξ, a function of all momenta so far.
     - **rng_key**: key of the noise to come; zeroed in every state that outlives a run.
-    - **adapt_state**: what adaptation released, :class:`AdaptState`; ``None`` without it.
+    - **adapt_state**: what adaptation released, :class:`~numpyro_dp.mcmc.AdaptState`; ``None``
+      without it.
     """
 
     i: Int[Array, "..."]

@@ -515,3 +515,12 @@ def test_what_is_left_counts_bits():
     accountant = Accountant(Budget(1.0, 1e-5))
     accountant.charge(SelfComposedDpEvent(BarkerBit(0.01), 1000), label="chain")
     assert 0 < accountant.remaining() < 0.9
+
+
+@pytest.mark.parametrize("smoothness", [0.0, 1e-12, 4e-12])
+def test_bits_that_tell_next_to_nothing_have_a_bound(smoothness):
+    """Sums of shares round to below 1, and their logarithm to a divergence below 0."""
+    bits = SelfComposedDpEvent(SmoothBarkerBit(1.42, 1e-6, smoothness, 3), 25)
+    alone = privacy_curve(GaussianDpEvent(4.0)).epsilon(1e-5)
+    both = privacy_curve(ComposedDpEvent([GaussianDpEvent(4.0), bits])).epsilon(1e-5)
+    assert alone <= both < 1.01 * alone

@@ -96,14 +96,15 @@ def test_no_record_exceeds_its_gradient_and_curvature_in_any_move(model, data):
     bound = kernel(model, likelihood_power=0.5).bind(
         wall, num_steps=10, relation="zero_out", delta=1e-6
     )
-    position, unravel = ravel_pytree(wall.init(random.key(1)))
+    state = bound.start(random.key(0), wall.init(random.key(1)))
+    position, unravel = ravel_pytree(state.z)
     # Wild records: rows of length up to a thousand, and what is not a number.
     rows = wall.records(data)
     scale = jnp.asarray([1.0, 1e3, jnp.nan, jnp.inf, 1e30])[:, None, None]
 
     def both(key, scale):
         move = STEP * random.normal(key, position.shape)
-        change = bound._change(position, move, unravel)
+        change = bound.change(state, move)
 
         def one(x, y):
             record = [x[None] * scale, y[None]]

@@ -68,7 +68,8 @@ def test_neither_a_batch_nor_its_size_leaves_a_step(data):
         np.testing.assert_allclose(state.z["w"], there, rtol=1e-5, atol=1e-7)
         assert state.rng_key == carried
         assert (int(state.i), state.allowance.tolist()) == (count + 1, [0, 0])
-    assert state._fields == ("i", "z", "rng_key", "allowance")
+    assert state._fields == ("i", "z", "rng_key", "allowance", "adapt_state")
+    assert state.adapt_state is None
     # Both outcomes of a bit near one half: false alarm 2e-6.
     assert 0 < sum(accepted) < 20
 
@@ -84,7 +85,7 @@ def test_steps_are_free_of_the_noise_seed_of_their_neighbours(data):
         state = kernel.init(jax.random.key(3), 0, {"w": jnp.zeros(3)})
         state = step(state, [jnp.asarray(x), jnp.asarray(data[1])])
         moved.append(np.asarray(state.z["w"]))
-        assert set(state._fields) == {"i", "z", "rng_key", "allowance"}
+        assert set(state._fields) == {"i", "z", "rng_key", "allowance", "adapt_state"}
     assert np.array_equal(moved[0], moved[1]) or not np.any(moved[0] * moved[1])
 
 

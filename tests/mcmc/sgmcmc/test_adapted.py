@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -9,16 +10,18 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy.stats import chi2
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.mcmc import SGLDState
-from numpyro_dp.mcmc.sgmcmc.adapted import ROUNDS, AdaptState
+from numpyro_dp.mcmc.adaptation import AdaptState, Placed
 from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.adaptation import ROUNDS
 from numpyro_dp.scoring.located import Located
 from numpyro_dp.scoring.statistic import record_statistic
-from tests.models import logistic, normal_mean
+from tests.models import logistic, logistic_posterior, normal_mean
 
 BUDGET = ndp.Budget(1.0, 1e-5)
 STEPS = {"num_warmup": 50, "num_samples": 150, "progress_bar": False}
@@ -35,24 +38,22 @@ def data():
 
 @pytest.fixture(scope="module")
 def ran(data, tmp_path_factory):
-    """Two chains that have run, and their ledger."""
+    """Two chains that have run, with noise of a fixed seed, and their ledger."""
     accountant = ndp.Accountant(
-        ndp.Budget(3.0, 1e-5), path=tmp_path_factory.mktemp("adapted") / "one.ledger"
+        ndp.Budget(3.0, 1e-5),
+        path=tmp_path_factory.mktemp("adapted") / "one.ledger",
+        allow_conditional=True,
     )
     kernel = ndp.DPSGLD(logistic, privacy=BUDGET, accountant=accountant)
-    mcmc = ndp.MCMC(kernel, num_chains=2, **STEPS)
+    mcmc = ndp.MCMC(kernel, num_chains=2, secure=False, **STEPS)
     mcmc.run(jax.random.key(0), *data, extra_fields=("adapt_state",))
     return mcmc, accountant
 
 
 def exact(x, y):
-    """Posterior mode and standard deviations under a standard normal prior."""
-    x, w = x.astype(float), np.zeros(x.shape[1])
-    for _ in range(30):
-        p = 1 / (1 + np.exp(-x @ w))
-        information = x.T @ (x * (p * (1 - p))[:, None]) + np.eye(len(w))
-        w = w + np.linalg.solve(information, x.T @ (y - p) - w)
-    return w, np.sqrt(np.diag(np.linalg.inv(information)))
+    """Posterior mode and standard deviations."""
+    mode, covariance = logistic_posterior(x, y)
+    return mode, np.sqrt(np.diag(covariance))
 
 
 def test_release_and_chains_are_one_charge_of_the_whole_budget(ran):
@@ -145,7 +146,7 @@ def test_pickles_hold_what_was_released_and_no_record(ran, data):
 def test_a_budget_that_does_not_hold_it_refuses_before_anything(data, monkeypatch):
     accountant = ndp.Accountant(ndp.Budget(0.5, 1e-5))
     monkeypatch.setattr(
-        "numpyro_dp.mcmc.sgmcmc.adapted.released_rounds", lambda *_: pytest.fail("touched")
+        "numpyro_dp.scoring.adaptation.released_rounds", lambda *_: pytest.fail("touched")
     )
     mcmc = ndp.MCMC(ndp.DPSGLD(logistic, privacy=BUDGET, accountant=accountant), **STEPS)
     with pytest.raises(ndp.BudgetExceededError):
@@ -160,7 +161,7 @@ def test_it_is_charged_before_a_record_is_read(data, monkeypatch):
         seen.append(len(accountant.entries))
         raise KeyError("stop")
 
-    monkeypatch.setattr("numpyro_dp.mcmc.sgmcmc.adapted.released_rounds", touched)
+    monkeypatch.setattr("numpyro_dp.scoring.adaptation.released_rounds", touched)
     mcmc = ndp.MCMC(ndp.DPSGLD(logistic, privacy=BUDGET, accountant=accountant), **STEPS)
     with pytest.raises(KeyError, match="stop"):
         mcmc.run(jax.random.key(0), *data)
@@ -186,6 +187,30 @@ def test_a_records_step_is_no_longer_than_the_clip_norm(data):
     assert float(norms.max()) <= clip * (1 + 1e-5)
     assert float(norms.max()) > 0.9 * clip
     assert bool(jnp.all(norms[:, 3] == 0))
+
+
+def test_a_step_has_the_noise_that_is_charged(data):
+    """Records without a score: what moves a cold chain beside its prior is the privacy noise.
+
+    χ² of 1,500 numbers; halved noise or a doubled clip norm would give a quarter or four times
+    the variance. False alarm 1e-6.
+    """
+    bound = ndp.DPSGLD(logistic, privacy=BUDGET).bind(
+        PrivateModel(logistic, data), num_steps=400, relation="zero_out", delta=1e-5
+    )
+    bound = replace(bound, integrator=replace(bound.integrator, temperature=1e-30))
+    whitening = jnp.array([[0.04, 0, 0], [0.01, 0.05, 0], [0, -0.02, 0.03]])
+    state = bound.start(
+        jax.random.key(0), Placed({"w": jnp.ones(3)}, AdaptState(jnp.ones(3), whitening))
+    )
+    nobody = [jnp.zeros(data[0].shape), jnp.zeros(data[1].shape, jnp.int32)]
+    keys = jax.random.split(jax.random.key(1, impl=CHACHA20), 500)
+    moved = jax.jit(jax.vmap(lambda key: bound.advance(key, state, nobody).z["w"]))(keys) - 1
+    in_units = 2 / bound.integrator.step_size * np.linalg.solve(whitening.T, np.asarray(moved).T)
+    noise = in_units + np.asarray(whitening.sum(1))[:, None]
+    charged = bound.event(400).events[0].event.noise_multiplier * bound.private_sum.clip_norm
+    found = np.sum(noise**2) / charged**2
+    assert chi2.ppf(5e-7, noise.size) < found < chi2.ppf(1 - 5e-7, noise.size)
 
 
 def test_the_forecast_is_what_a_run_is_bound_to(data):
@@ -295,7 +320,7 @@ def test_outcomes_are_drawn_with_a_chains_own_key(data):
 def test_an_unknown_scale_is_found(data):
     x, rng = data[0], np.random.default_rng(8)
     y = (x @ TRUTH + 2 * rng.normal(size=len(x))).astype(np.float32)
-    mcmc = ndp.MCMC(ndp.DPSGLD(linear, privacy=ndp.Budget(2.0, 1e-5)), **STEPS)
+    mcmc = ndp.MCMC(ndp.DPSGLD(linear, privacy=ndp.Budget(2.0, 1e-5)), secure=False, **STEPS)
     mcmc.run(jax.random.key(0), x, y)
     draws = mcmc.get_samples()
     # The posterior's sds are .02 to .04; noise and a short chain make them twice that.
@@ -323,7 +348,7 @@ def test_a_start_of_another_kernel_and_a_friction_without_settings_are_refused()
     first = ndp.DPSGLD(normal_mean, step_size=0.1, clip_norm=1.0, privacy=BUDGET)
     with pytest.raises(ValueError, match="init_kernel= goes with both"):
         ndp.DPSGLD(normal_mean, privacy=BUDGET, init_kernel=first)
-    with pytest.raises(ValueError, match="init_kernel needs its step_size"):
+    with pytest.raises(ValueError, match="init_kernel needs settings"):
         ndp.DPSGLD(
             normal_mean, step_size=0.1, clip_norm=1.0, privacy=BUDGET,
             init_kernel=ndp.DPSGLD(normal_mean, privacy=BUDGET),
@@ -375,7 +400,7 @@ def test_every_way_runs_and_stays_within_its_budget(data, options):
     options = dict(options)
     kernel, method = options.pop("kernel", ndp.DPSGLD), options.pop("chain_method", "vectorized")
     start, relation = options.pop("start", None), options.pop("relation", "zero_out")
-    accountant = ndp.Accountant(ndp.Budget(2.0, 1e-5), relation=relation)
+    accountant = ndp.Accountant(ndp.Budget(2.0, 1e-5), relation=relation, allow_conditional=True)
     budget = ndp.Budget(2.0, 1e-5)
     mcmc = ndp.MCMC(
         kernel(logistic, privacy=budget, accountant=accountant, **options),
@@ -384,10 +409,15 @@ def test_every_way_runs_and_stays_within_its_budget(data, options):
         num_chains=2,
         chain_method=method,
         progress_bar=False,
+        secure=False,
     )
     given = None if start is None else {"w": np.full((2, 3), start, np.float32)}
     mcmc.run(jax.random.key(3), *data, init_params=given)
-    assert accountant.epsilon() <= 2.0
+    # Noise from the key is a condition, without which nothing holds; what was charged fits anyway.
+    unconditional = ndp.Accountant(budget, relation=relation)
+    for entry in accountant.entries:
+        unconditional.charge(entry.event, label=entry.label)
+    assert unconditional.epsilon() <= 2.0
     draws = np.asarray(mcmc.get_samples()["w"])
     assert draws.shape == (700, 3)
     mode, sd = exact(*data)
@@ -396,6 +426,19 @@ def test_every_way_runs_and_stays_within_its_budget(data, options):
     assert np.all(draws.std(0) < 4 * sd)
     dense = mcmc.last_state.adapt_state.mass_matrix_sqrt_inv[0]
     assert bool(jnp.all(dense == jnp.diag(jnp.diag(dense)))) == ("dense_mass" in options)
+
+
+@pytest.mark.slow
+def test_the_bar_of_the_release_says_what_it_takes_of_the_whole(data, capsys):
+    kernel = ndp.DPSGLD(logistic, privacy=BUDGET)
+    ndp.MCMC(kernel, **STEPS | {"progress_bar": True}).run(jax.random.key(0), *data)
+    adapting = [line for line in capsys.readouterr().err.split("\r") if line.startswith("adapt")]
+    # The histogram takes 4 % of a quarter of μ², all of the release that quarter.
+    reached = [float(line.split("ε=")[1].split()[0]) for line in adapting]
+    assert 0.05 < reached[0] < 0.12
+    assert 0.4 < reached[-1] < 0.55
+    assert sorted(reached) == reached
+    assert all("of 1 charged" in line for line in adapting)
 
 
 @pytest.mark.slow
@@ -418,7 +461,7 @@ def test_a_diagonal_metric_is_stable_where_coordinates_hang_together():
     x = x.astype(np.float32)
     y = (rng.random(20_000) < 1 / (1 + np.exp(-x @ np.array([0.5, -0.5])))).astype(np.int32)
     kernel = ndp.DPSGLD(logistic, privacy=ndp.Budget(8.0, 1e-5), dense_mass=False)
-    mcmc = ndp.MCMC(kernel, **STEPS)
+    mcmc = ndp.MCMC(kernel, secure=False, **STEPS)
     mcmc.run(jax.random.key(0), x, y)
     mode, sd = exact(x, y)
     draws = np.asarray(mcmc.get_samples()["w"])
