@@ -48,6 +48,11 @@ class ChargedSVI(numpyro.infer.SVI):
         self._settings = settings
 
     @property
+    def adapts(self) -> bool:
+        """Whether a release before the steps gives what was left open."""
+        return self._settings.adapts
+
+    @property
     def delta(self) -> float:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
         return self._account.delta(self._settings.privacy)

@@ -8,24 +8,30 @@ from typing import Any
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import Trace_ELBO
-from numpyro.optim import Minimize, _NumPyroOptim
+from numpyro.optim import SGD, Minimize, _NumPyroOptim
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution.keys import as_typed_keys, of_default_kind
 from numpyro_dp.model.closures import refuse_captured_arrays
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import constants, prune, trace_program
+from numpyro_dp.svi.dpsvi.settings import INSTEAD
 
 _REMEDY = "It has to be free of data: compute its schedule from public numbers alone"
 
 
-def check_loss(loss: Any) -> None:
-    """Refuse every loss but the plain bound."""
+def check_loss(loss: Any, adapts: bool) -> None:
+    """Refuse every loss but the plain bound; of one draw where the run adapts."""
     plain = type(loss) is Trace_ELBO and loss.sum_sites and not loss.multi_sample_guide
     if not plain:
         raise ValueError(
             f"DPSVI takes numpyro.infer.Trace_ELBO(num_particles=...), got {type(loss).__name__}: "
             "other bounds are no sum over records, or are not split here"
+        )
+    if adapts and loss.num_particles != 1:
+        raise ValueError(
+            f"num_particles={loss.num_particles} goes with {INSTEAD}: without them a step takes "
+            "one draw, whose own noise is taken off again"
         )
 
 
@@ -57,6 +63,26 @@ def require_blind(optim: Any, optim_state: Any, params: dict, num_records: int) 
                 "the optimiser's update computes with an array that holds one row for each "
                 f"record. {_REMEDY}"
             )
+
+
+def given_optimiser(optim: Any, adapts: bool) -> Any:
+    """The user's optimiser, or the one of a run that adapts.
+
+    :raises ValueError: none was given to a run that does not.
+    """
+    if optim is not None:
+        return optim
+    if not adapts:
+        raise ValueError(
+            "clip_norm= goes with an optimiser whose step size suits it: give optim=, such as "
+            f"optax.sgd(1e-3); or leave out {INSTEAD}, which makes DPSVI adapt"
+        )
+    return SGD(_step_size)
+
+
+def _step_size(step: Any) -> Any:
+    """Of natural gradients: long ones arrive, and shorter ones let the average rest."""
+    return 0.5 / jnp.sqrt(1.0 + step)
 
 
 def check_optimiser(optim: Any) -> None:

@@ -24,6 +24,7 @@ from numpyro_dp.mechanisms import CHACHA20, PrivateSum
 from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.programs import require_own_curvature
+from numpyro_dp.svi.dpsvi.normal_guide import by_name, located_by_guide, location, scale_names
 
 # Basis vectors handled at a time: memory a record is this times the dimension.
 _AT_A_TIME = 64
@@ -49,9 +50,7 @@ def held_scales(
     if scale == "gradient" or not possible:
         return ()
     _require_judged(target.private_model)
-    if isinstance(guide, autoguide.AutoDiagonalNormal):
-        return (f"{guide.prefix}_scale",)
-    return tuple(f"{name}_{guide.prefix}_scale" for name in target.latents)
+    return scale_names(guide, target.latents)
 
 
 @lru_cache(maxsize=64)
@@ -63,11 +62,7 @@ def _require_judged(model: PrivateModel) -> None:
 
 def _takes_curvature(guide: Any, target: VariationalModel) -> bool:
     normal = type(guide) in (autoguide.AutoNormal, autoguide.AutoDiagonalNormal)
-    return (
-        normal
-        and target.private_model is not None
-        and set(target.latents) == set(target.private_model.latents)
-    )
+    return normal and located_by_guide(target)
 
 
 @dataclass(frozen=True)
@@ -87,16 +82,12 @@ class CurvatureRelease:
         **Privacy.** One Gaussian release of the sum of clipped diagonals; everything else is
         computed from it and from the prior.
         """
-        z = _location(guide, self.target, params)
+        z = location(guide, self.target.latents, params)
         model = self.target.private_model
         if model is None:
             raise ValueError("scale='curvature' needs a model without parameters of its own")
         variance = _variances(model, self.private_sum, key, z, list(records))
-        scale = jax.tree.map(jnp.sqrt, variance)
-        if isinstance(guide, autoguide.AutoDiagonalNormal):
-            flat = jnp.concatenate([scale[name].reshape(-1) for name in guide._init_locs])
-            return {f"{guide.prefix}_scale": flat}
-        return {f"{name}_{guide.prefix}_scale": scale[name] for name in self.target.latents}
+        return by_name(guide, "scale", jax.tree.map(jnp.sqrt, variance))
 
     def trace(self, guide: Any, params: dict[str, Any], records: tuple) -> None:
         """Trace :meth:`scales` at unconstrained parameters; raises what only a trace shows."""
@@ -106,12 +97,6 @@ class CurvatureRelease:
             return self.scales(guide, self.target.constrain(params), key, records)
 
         jax.eval_shape(scales, params, records)
-
-
-def _location(guide: Any, target: VariationalModel, params: dict[str, Any]) -> dict[str, Array]:
-    if isinstance(guide, autoguide.AutoDiagonalNormal):
-        return dict(guide._unpack_latent(params[f"{guide.prefix}_loc"]))
-    return {name: params[f"{name}_{guide.prefix}_loc"] for name in target.latents}
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -6,10 +6,9 @@ import warnings
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import random
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.svi import SVIState
@@ -19,23 +18,26 @@ from numpyro_dp.accounting import Accountant, Budget
 from numpyro_dp.execution.account import ChargedRun
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
-from numpyro_dp.mechanisms import CHACHA20, scrubbed
+from numpyro_dp.mechanisms import scrubbed
 from numpyro_dp.model.guided.guides import prepare, require_public_start
 from numpyro_dp.model.guided.model import Outline, VariationalModel, outline, variational_model
 from numpyro_dp.model.private_model import x64
 from numpyro_dp.model.records import read_arguments
 from numpyro_dp.model.redaction import redacted
+from numpyro_dp.scoring.release import refuse_private_size
+from numpyro_dp.svi.dpsvi.adapted import AdaptedFit, bind_adapted, refuse_given
 from numpyro_dp.svi.dpsvi.charged import ChargedSVI
 from numpyro_dp.svi.dpsvi.checks import (
     check_loss,
     check_optimiser,
+    given_optimiser,
     require_blind,
     require_data_free,
     usable_key,
 )
 from numpyro_dp.svi.dpsvi.curvature import CurvatureRelease, held_scales
 from numpyro_dp.svi.dpsvi.elbo import ElboTrace
-from numpyro_dp.svi.dpsvi.fit import Carry, Fit, run_steps, trace_steps
+from numpyro_dp.svi.dpsvi.fit import Fit, run_steps, trace_steps
 from numpyro_dp.svi.dpsvi.plan import ReleasePlan
 from numpyro_dp.svi.dpsvi.report import (
     GIVEN_PARAMS,
@@ -45,23 +47,10 @@ from numpyro_dp.svi.dpsvi.report import (
     unresolved_matrix,
 )
 from numpyro_dp.svi.dpsvi.settings import DPSVISettings
-from numpyro_dp.svi.dpsvi.start import fresh_state, resumed_state
+from numpyro_dp.svi.dpsvi.start import Ready, first_carry, fresh_state, resumed_state
 from numpyro_dp.svi.result import DPSVIRunResult
 
 _BAR_UPDATES, _PIECES = 50, 10
-# A key's shape: before the charge there is none.
-_KEY = jax.eval_shape(lambda: random.key(0, impl=CHACHA20))
-
-
-class _Ready(NamedTuple):
-    """A run that needs only its charge to begin."""
-
-    target: VariationalModel
-    records: tuple
-    fit: Fit
-    plan: ReleasePlan
-    begin: Carry
-    curvature: CurvatureRelease | None
 
 
 class DPSVI(ChargedSVI):
@@ -72,6 +61,12 @@ class DPSVI(ChargedSVI):
     optimiser. What worked in our measurements: full batches, about 100 steps, ``clip_norm`` half
     of a typical row norm with ``clip="centred"``, momentum, and the average of the last 70 %.
 
+    **Without** ``clip_norm`` **it adapts**, for ``AutoNormal``, ``AutoDiagonalNormal`` and
+    ``AutoMultivariateNormal``: a share of the budget locates the posterior first, in 10 rounds of
+    private scoring. Steps then begin there, and the optimiser is given *natural* gradients of the
+    location, in which a step size of order 1 suits every model. Scales are not learnt but follow
+    from what was released, privacy noise included, so that intervals hold.
+
     :param model: a NumPyro model whose observations lie in one plate; one slice of that plate is
         the unit of privacy. ``numpyro.param`` sites outside the plate are learnt with the guide's.
     :param guide: an autoguide (set up here, without data; make it for this object only) or any
@@ -79,9 +74,10 @@ class DPSVI(ChargedSVI):
         taken from a guide that draws them inside the plate from the record itself (amortised).
         ``AutoDelta`` gives a private MAP estimate.
     :param optim: a NumPyro or optax optimiser that does not look at the loss, and whose schedule
-        is free of data.
+        is free of data. ``None``, where it adapts: SGD with step sizes .5/√(1 + step).
     :param loss: ``Trace_ELBO``, with any number of particles.
-    :param clip_norm: L2 bound C on one record's gradient over all unconstrained parameters.
+    :param clip_norm: L2 bound C on one record's gradient over all unconstrained parameters;
+        ``None`` to adapt: C is then a public number of released coordinates.
     :param batch_size: *expected* size of a Poisson batch; or
     :param sampling_rate: inclusion probability q of a record, in (0, 1]. Neither: full batches.
     :param privacy: :class:`~numpyro_dp.Budget` of one :meth:`run`, from which the noise is
@@ -113,19 +109,22 @@ class DPSVI(ChargedSVI):
         key given to :meth:`run` governs starting values and the guide's draws. ``False`` makes
         runs reproducible from that key; the guarantee then holds on the condition that the key is
         secret, random and used once.
+    :param adaptation: share of the squared privacy loss that locates the posterior, in (0, 1).
     :param static_kwargs: further keyword arguments of model and guide, as in NumPyro; no records,
         which belong in :meth:`run`.
     :raises ValueError: for arguments out of range, both or neither of ``privacy`` and
         ``noise_multiplier``, another loss, an optimiser that looks at the loss.
 
     **Privacy.** Released: the optimiser's state after every step, and the curvature and losses if
-    asked for. Mechanism: Poisson-subsampled Gaussian mechanism on the clipped gradient sum,
-    sensitivity ``clip_norm`` under zero-out and add/remove and twice that under replace-one; event
-    ``SelfComposed(Poisson(q, Gaussian(noise_multiplier)), steps)``, one Gaussian for the curvature,
-    a ``Poisson(q, Gaussian)`` for each loss, and the total variation of tables and room. Draws of
-    the guide are public: a record's clipped gradient is bounded whatever they are. Without ``elbo``
-    no loss is computed. ``noise_multiplier=0`` with
-    ``clip_norm=inf`` switches privacy off, for tests, and charges ε = ∞.
+    asked for; where it adapts, before that the sums of a :class:`~numpyro_dp.LikelihoodRelease`, in
+    one charge with the steps. Mechanism: Poisson-subsampled Gaussian mechanism on the clipped
+    gradient sum, sensitivity ``clip_norm`` under zero-out and add/remove and twice that under
+    replace-one; event ``SelfComposed(Poisson(q, Gaussian(noise_multiplier)), steps)``, one Gaussian
+    for the curvature, a ``Poisson(q, Gaussian)`` for each loss, those of adaptation, and the total
+    variation of tables and room. Draws of the guide are public: a record's clipped gradient is
+    bounded whatever they are. Without ``elbo`` no loss is computed. Adaptation refuses add/remove,
+    for the number of records is in its formulas. ``noise_multiplier=0`` with ``clip_norm=inf``
+    switches privacy off, for tests, and charges ε = ∞.
 
     **References.** Jälkö, Dikmen, Honkela, *Differentially Private Variational Inference for
     Non-conjugate Models* (UAI 2017), with exact accounting in place of its moments bound;
@@ -154,10 +153,10 @@ class DPSVI(ChargedSVI):
         self,
         model: Callable[..., Any],
         guide: Callable[..., Any],
-        optim: Any,
+        optim: Any = None,
         loss: Any = None,
         *,
-        clip_norm: float,
+        clip_norm: float | None = None,
         batch_size: float | None = None,
         sampling_rate: float | None = None,
         privacy: Budget | None = None,
@@ -172,6 +171,7 @@ class DPSVI(ChargedSVI):
         microbatch_size: int | None = None,
         max_records: int | None = None,
         secure: bool = True,
+        adaptation: float = 0.25,
         **static_kwargs: Any,
     ) -> None:
         settings = DPSVISettings(
@@ -189,9 +189,11 @@ class DPSVI(ChargedSVI):
             max_records=max_records,
             elbo=elbo,
             secure=secure,
+            adaptation=adaptation,
         )
         loss = Trace_ELBO() if loss is None else loss
-        check_loss(loss)
+        check_loss(loss, settings.adapts)
+        optim = given_optimiser(optim, settings.adapts)
         super().__init__(
             model, guide, optim, loss, settings=settings, accountant=accountant, **static_kwargs
         )
@@ -286,8 +288,11 @@ class DPSVI(ChargedSVI):
         kwargs: dict,
         init_state: SVIState | None,
         init_params: dict | None,
-    ) -> _Ready:
+    ) -> Ready:
         """All of a run that comes before its charge: mistakes are met here and cost nothing."""
+        if self._settings.adapts:
+            refuse_given(init_state, init_params)
+            refuse_private_size(self._account.relation)
         target, state = self._begun(usable_key(rng_key), args, kwargs, init_params)
         if init_state is not None:
             state = resumed_state(state, init_state, usable_key(rng_key))
@@ -297,67 +302,65 @@ class DPSVI(ChargedSVI):
             self._given[GIVEN_PARAMS] = None
         records = tuple(target.records(args, {**kwargs, **self.static_kwargs}))
         fit, plan = self._bind(target, state, num_steps)
-        params = self.optim.get_params(state.optim_state)
-        begin = Carry(
-            state.optim_state[0],
-            state.optim_state,
-            state.rng_key,
-            _KEY,
-            jax.tree.map(jnp.zeros_like, params),
-            () if plan.elbo is None else jnp.zeros(num_steps),
-        )
+        begin = first_carry(fit, state, num_steps)
         # What only a trace shows.
         trace_steps(fit, begin, records)
         curvature = None if plan.curvature is None else CurvatureRelease(target, plan.curvature)
         if curvature is not None:
-            curvature.trace(self.guide, params, records)
-        return _Ready(target, records, fit, plan, begin, curvature)
+            curvature.trace(self.guide, fit.optim.get_params(state.optim_state), records)
+        return Ready(target, records, fit, plan, begin, curvature)
 
     def _target(self, found: Outline) -> VariationalModel:
         given = (self._settings.data_plate, self._account.private_size)
         return variational_model(self.model, self.guide, found, *given, x64())
 
     def _charge_and_run(
-        self, run: ChargedRun, rng_key: Any, ready: _Ready, num_steps: int, progress_bar: bool
+        self, run: ChargedRun, rng_key: Any, ready: Ready, num_steps: int, progress_bar: bool
     ) -> DPSVIRunResult:
         target, records, fit, plan, begin, curvature = ready
         tail = round(self._settings.average * num_steps)
-        paid = {"steps": num_steps, "total_variation": plan.total_variation(num_steps)}
+        paid = plan.paid(num_steps)
         key = run.charge(plan.event(num_steps), as_typed_keys(rng_key, 1), **paid)
-        curvature_key, noise_key = random.split(key)
-        last = begin = begin._replace(noise_key=noise_key)
+        other_key, noise_key = random.split(key)
+        begin, scales, said = begin._replace(noise_key=noise_key), {}, ()
+        if isinstance(fit, AdaptedFit):
+            begin, found = fit.begun(other_key, begin, records, progress_bar)
+        last = begin
         pieces = _BAR_UPDATES if progress_bar else _PIECES
         table = epsilon_table(plan, num_steps, self._account.relation, self.delta, progress_bar)
         with steps_bar(num_steps, table, shown=progress_bar) as show:
             for done, last in run_steps(fit, begin, records, num_steps, tail, pieces):
                 jax.block_until_ready(last.i)
                 show(done)
-        params = jax.tree.map(lambda total: total / tail, last.tail) if tail else None
-        constrained = target.constrain(params or self.optim.get_params(last.optim_state))
+        constrained = target.constrain(fit.end(last, tail))
+        if isinstance(fit, AdaptedFit):
+            scales, said = fit.scales(found, begin, last, num_steps, tail)
         if curvature is not None:
-            key = random.fold_in(curvature_key, last.i)
-            constrained |= curvature.scales(self.guide, constrained, key, records)
+            key = random.fold_in(other_key, last.i)
+            scales = curvature.scales(self.guide, constrained, key, records)
         self._last_state = SVIState(last.optim_state, None, scrubbed(last.draws_key))
         notes = resolution_notes(self.guide, fit.held, plan, num_steps, self._settings.average)
+        private_size, centred = self._account.private_size, fit.outcomes is not None
         facts = run_facts(
-            target,
-            plan,
-            private_size=self._account.private_size,
-            centred=fit.outcomes is not None,
-            notes=notes,
+            target, plan, private_size=private_size, centred=centred, notes=(*said, *notes)
         )
         report = self._account.report(facts, delta=self.delta, given=tuple(self._given))
         losses = None if plan.elbo is None else plan.elbo.spread(last.losses)
+        constrained |= scales
         return DPSVIRunResult(constrained, self._last_state, losses, report, target.redacted())
 
     def _bind(
         self, target: VariationalModel, state: SVIState, num_steps: int
     ) -> tuple[Fit, ReleasePlan]:
         """Fix every number of a run; nothing is charged or touched."""
-        held = held_scales(self.guide, target, self._settings.scale, self._account.private_size)
-        outcomes = self._settings.outcomes(target)
         params = self.optim.get_params(state.optim_state)
         require_blind(self.optim, state.optim_state, params, target.num_records)
+        if self._settings.adapts:
+            return bind_adapted(
+                self._settings, target, self.optim, num_steps, self._account.relation
+            )
+        held = held_scales(self.guide, target, self._settings.scale, self._account.private_size)
+        outcomes = self._settings.outcomes(target)
         dim = sum(v.size for k, v in params.items() for v in jax.tree.leaves(v) if k not in held)
         plan = self._settings.plan(
             num_records=target.num_records,

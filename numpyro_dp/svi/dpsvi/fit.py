@@ -30,6 +30,7 @@ class Carry(NamedTuple):
     - **noise_key**: key of batches and noise; never leaves the run.
     - **tail**: sum of the unconstrained parameters over the last steps.
     - **losses**: noisy losses of the steps so far, 0 where none was released; or nothing.
+    - **frame**: released coordinates of the steps, where adaptation gave some; or nothing.
     """
 
     i: Int[Array, ""]
@@ -38,6 +39,7 @@ class Carry(NamedTuple):
     noise_key: Any
     tail: Any
     losses: Any = ()
+    frame: Any = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +85,25 @@ class Fit:
 
     def step(self, carry: Carry, records: list[Array]) -> tuple[Any, Any, Any, Any]:
         """One private step; returns optimiser state, both keys, and the new parameters."""
+        return self.advance(carry, records)[:4]
+
+    def advance(self, carry: Carry, records: list[Array]) -> tuple[Any, Any, Any, Any, Any]:
+        """One private step, as :meth:`step`; and the frame of the next."""
         draws_key, step_key = random.split(carry.draws_key)
         noise_key, fresh = random.split(carry.noise_key)
         params = self.optim.get_params(carry.optim_state)
+        key = random.fold_in(fresh, carry.i)
+        gradient, frame = self.gradient(params, step_key, key, records, carry)
+        still = {name: jax.tree.map(jnp.zeros_like, params[name]) for name in self.held}
+        optim_state = self.optim.update(
+            {**still, **gradient}, carry.optim_state, value=jnp.zeros(())
+        )
+        return optim_state, draws_key, noise_key, self.optim.get_params(optim_state), frame
+
+    def gradient(
+        self, params: dict, step_key: Any, noise_key: Any, records: list[Array], carry: Carry
+    ) -> tuple[dict[str, Any], Any]:
+        """The noisy gradient of the loss in the parameters that move, and the next frame."""
         moving = {name: value for name, value in params.items() if name not in self.held}
         flat, unravel = ravel_pytree(moving)
         keys = self.keys(step_key)
@@ -96,20 +114,22 @@ class Fit:
         def data_free(flat: Float[Array, " dim"]) -> Float[Array, ""]:
             return self._mean(lambda key: self.target.global_elbo(whole(flat), key), keys)
 
-        key = random.fold_in(fresh, carry.i)
-        released = self.released(key, flat, self.record_vector(flat, whole, keys), records, carry.i)
+        vector = self.record_vector(flat, whole, keys)
+        released = self.released(noise_key, flat, vector, records, carry.i)
         gradient = -(jax.grad(data_free)(flat) + released.astype(flat.dtype))
-        still = {name: jax.tree.map(jnp.zeros_like, params[name]) for name in self.held}
-        optim_state = self.optim.update(
-            {**still, **unravel(gradient)}, carry.optim_state, value=jnp.zeros((), flat.dtype)
-        )
-        return optim_state, draws_key, noise_key, self.optim.get_params(optim_state)
+        return unravel(gradient), carry.frame
 
     def released(
         self, key: Any, flat: Float[Array, " dim"], vector: Callable, records: list[Array], i: Any
     ) -> Float[Array, " dim"]:
         """The noisy sum of the records' vectors at the position ``flat``."""
         return self.private_sum.release(key, vector, self.numbered(records), i)
+
+    def end(self, last: Carry, tail: int) -> dict[str, Any]:
+        """Unconstrained parameters of a run: the average of its last ``tail`` steps, if any."""
+        if tail:
+            return jax.tree.map(lambda total: total / tail, last.tail)
+        return self.optim.get_params(last.optim_state)
 
     def numbered(self, records: list[Array]) -> list[Array]:
         """Records with their row numbers last, where their outcomes are drawn by these."""
@@ -182,6 +202,11 @@ def run_steps(
             yield high, carry
 
 
+def run_all(fit: Fit, carry: Carry, records: tuple, num_steps: Any, tail: int) -> Carry:
+    """:func:`run_steps` in one piece, for use within a program."""
+    return _chunk(fit, 0, num_steps, num_steps - tail, carry, records)
+
+
 def trace_steps(fit: Fit, carry: Carry, records: tuple[Array, ...]) -> None:
     """Trace what :func:`run_steps` would run, without running it; raises what a trace shows."""
     _chunk.eval_shape(fit, 0, 1, 0, carry, records)
@@ -196,11 +221,12 @@ def _chunk(fit: Fit, low: Any, high: Any, start: Any, carry: Carry, records: tup
         return lax.cond(elbo.due(index), released, lambda: carry.losses)
 
     def body(index: Array, carry: Carry) -> Carry:
-        optim_state, draws_key, noise_key, params = fit.step(carry, list(records))
+        optim_state, draws_key, noise_key, params, frame = fit.advance(carry, list(records))
         tail = jax.tree.map(
             lambda total, new: total + jnp.where(index >= start, new, 0), carry.tail, params
         )
         so_far = carry.losses if fit.elbo is None else losses(fit.elbo, index, carry)
-        return Carry(carry.i + 1, optim_state, draws_key, noise_key, tail, so_far)
+        moved = optim_state, draws_key, noise_key, tail, so_far
+        return Carry(carry.i + 1, *moved, frame)
 
     return lax.fori_loop(low, high, body, carry)

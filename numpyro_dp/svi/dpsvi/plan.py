@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.execution.calibration import least_noise
 from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.scoring.adaptation import AdaptationPlan
 from numpyro_dp.svi.dpsvi.elbo import ElboRelease, ElboTrace
 
 
@@ -40,12 +41,39 @@ class ReleasePlan:
             parts.append(self.curvature.event(1))
         return parts[0] if len(parts) == 1 else ComposedDpEvent(parts)
 
+    def paid(self, num_steps: int) -> dict[str, Any]:
+        """Releases of a run of ``num_steps``, and what it spends outside the events."""
+        return {"steps": num_steps, "total_variation": self.total_variation(num_steps)}
+
     def total_variation(self, num_steps: int) -> float:
         """What a run of ``num_steps`` spends outside the events, at each ε."""
         total = self.gradient.tv_per_step * num_steps
         if self.elbo is not None:
             total += self.elbo.private_sum.tv_per_step * self.elbo.count(num_steps)
         return total if self.curvature is None else total + self.curvature.tv_per_step
+
+
+@dataclass(frozen=True)
+class AdaptedPlan(ReleasePlan):
+    """Private sums of a run whose start and coordinates are released before its steps.
+
+    :param adaptation: that release.
+    """
+
+    adaptation: AdaptationPlan = field(kw_only=True)
+
+    def cost(self, done: int, num_steps: int) -> DpEvent:
+        """What adaptation and the first ``done`` steps cost."""
+        return ComposedDpEvent([self.adaptation.event, super().cost(done, num_steps)])
+
+    def paid(self, num_steps: int) -> dict[str, Any]:
+        """Releases of adaptation and of ``num_steps``, and what they spend outside the events."""
+        steps = super().paid(num_steps)
+        before = self.adaptation
+        return {
+            "steps": before.steps + steps["steps"],
+            "total_variation": before.total_variation + steps["total_variation"],
+        }
 
 
 @lru_cache(maxsize=64)

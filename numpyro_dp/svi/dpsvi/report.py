@@ -10,7 +10,8 @@ from numpyro.infer import autoguide
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.model.guided.model import VariationalModel
-from numpyro_dp.svi.dpsvi.plan import ReleasePlan
+from numpyro_dp.scoring.adaptation import RELEASED, SUMMANDS
+from numpyro_dp.svi.dpsvi.plan import AdaptedPlan, ReleasePlan
 
 GIVEN_PARAMS = "the starting values given as init_params"
 GIVEN_STATE = (
@@ -37,7 +38,11 @@ def resolution_notes(
     mechanism = plan.gradient
     if not mechanism.is_private:
         return (*notes, "Clipping and noise were switched off: nothing here is private.")
-    if held:
+    if isinstance(plan, AdaptedPlan):
+        notes.append(
+            "The scales come from the release before the steps, and count the noise of both."
+        )
+    elif held:
         notes.append("The scales come from one noisy release of the likelihood's curvature.")
     elif type(guide) in (autoguide.AutoNormal, autoguide.AutoDiagonalNormal):
         notes.append(
@@ -58,7 +63,8 @@ def resolution_notes(
 def unresolved_matrix(guide: Any, plan: ReleasePlan, num_steps: int) -> str | None:
     """What to say of a full-rank guide whose matrix drowns in noise; from public values alone."""
     mechanism = plan.gradient
-    if not isinstance(guide, _MATRICES) or not mechanism.is_private:
+    learnt = isinstance(guide, _MATRICES) and not isinstance(plan, AdaptedPlan)
+    if not learnt or not mechanism.is_private:
         return None
     # A log scale's gradient comes to at most 1, in nats, whatever the number of records.
     noise = float(mechanism.noise_sd()) / mechanism.sampling_rate / num_steps**0.5
@@ -82,14 +88,21 @@ def run_facts(
     """What a run says about itself."""
     size = None if private_size else target.num_records
     clipped = "model-centred and clipped" if centred else "clipped"
-    released = ("the parameters and the optimiser's state after every step",)
+    summands = f"the sum of {clipped} per-record gradients of the bound"
+    released: tuple[str, ...] = ("the parameters and the optimiser's state after every step",)
+    if isinstance(plan, AdaptedPlan):
+        summands = f"the sum of {SUMMANDS}"
+        released = (
+            f"{RELEASED}, and with them clip norm and scales",
+            *released,
+        )
     if plan.curvature is not None:
         released += ("the noisy diagonal of the curvature, at the end",)
     if plan.elbo is not None:
         released += (f"a noisy loss after every {plan.elbo.trace.every} steps",)
     return sum_facts(
         plan.gradient,
-        f"the sum of {clipped} per-record gradients of the bound",
+        summands,
         released=released,
         unit=slice_of(target.plate),
         num_records=size,

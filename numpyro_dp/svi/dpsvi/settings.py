@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Budget, Relation
@@ -15,13 +16,15 @@ from numpyro_dp.svi.dpsvi.elbo import ElboTrace
 from numpyro_dp.svi.dpsvi.plan import ReleasePlan, planned
 
 _CURVATURE_SHARE = 0.1
+# The arguments that switch adaptation off.
+INSTEAD = "optim and clip_norm"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DPSVISettings:
     """What :class:`~numpyro_dp.DPSVI` was given beside model, guide, optimiser and ledger."""
 
-    clip_norm: float
+    clip_norm: float | None
     batch_size: float | None
     sampling_rate: float | None
     privacy: Budget | None
@@ -35,9 +38,12 @@ class DPSVISettings:
     max_records: int | None
     elbo: ElboTrace | None
     secure: bool
+    adaptation: float
 
     def __post_init__(self) -> None:
         _validate.own_numbers(self)
+        if self.adapts:
+            self._check_adaptation()
         arguments.check_noise(self.privacy, self.noise_multiplier)
         arguments.check_batches(
             self.batch_size, self.sampling_rate, self.microbatch_size, self.max_records
@@ -57,6 +63,29 @@ class DPSVISettings:
         if self.elbo is not None and not isinstance(self.elbo, ElboTrace):
             given = _validate.shown(self.elbo)
             raise ValueError(f"elbo must be a numpyro_dp.ElboTrace, got {given}")
+
+    @property
+    def adapts(self) -> bool:
+        """Whether a release before the steps gives their start, coordinates and clip norm."""
+        return self.clip_norm is None
+
+    def _check_adaptation(self) -> None:
+        if not 0 < _validate.positive("adaptation", self.adaptation) < 1:
+            raise ValueError("adaptation must lie between 0 and 1: the steps need a share too")
+        if self.privacy is None or self.noise_multiplier is not None:
+            raise ValueError(
+                "without clip_norm DPSVI adapts, which takes a share of a budget: give "
+                f"privacy=Budget(epsilon, delta), or {INSTEAD} of your own"
+            )
+        apart = ["scale", "curvature_clip", "elbo", "max_records"]
+        if self.clip == "plain":
+            apart.append("clip")
+        for name in apart:
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}= goes with clip_norm: without it a release before the steps gives "
+                    "the start, the scales and a centred clip"
+                )
 
     def outcomes(self, target: VariationalModel) -> Outcomes | None:
         """What a record might have shown, for the model-centred clip; ``None`` for a plain one."""
@@ -89,19 +118,20 @@ class DPSVISettings:
                 f"elbo releases a loss after every {self.elbo.every} steps, and the run has only "
                 f"{num_steps}: lower every="
             )
+        bound: Any = self.clip_norm
         return planned(
             noise=arguments.given_noise(self.privacy, self.noise_multiplier),
             num_steps=num_steps,
             delta=delta,
             relation=relation,
             curvature_dim=curvature_dim,
-            curvature_clip=self.curvature_clip or self.clip_norm**2,
+            curvature_clip=self.curvature_clip or bound**2,
             curvature_share=_CURVATURE_SHARE,
             elbo=self.elbo,
             num_records=num_records,
             dim=dim,
             sampling_rate=arguments.expected_rate(self.batch_size, self.sampling_rate, num_records),
-            clip_norm=float(self.clip_norm),
+            clip_norm=float(bound),
             microbatch_size=self.microbatch_size,
             max_records=self.max_records if private_size else None,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,37 @@ from jax import random
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
+from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.model.guided.guides import synthetic_arguments
-from numpyro_dp.model.guided.model import Outline
+from numpyro_dp.model.guided.model import Outline, VariationalModel
+from numpyro_dp.svi.dpsvi.adapted import AdaptedFit, Frame
+from numpyro_dp.svi.dpsvi.curvature import CurvatureRelease
+from numpyro_dp.svi.dpsvi.fit import Carry, Fit
+from numpyro_dp.svi.dpsvi.plan import ReleasePlan
+
+
+class Ready(NamedTuple):
+    """A run that needs only its charge to begin."""
+
+    target: VariationalModel
+    records: tuple
+    fit: Fit
+    plan: ReleasePlan
+    begin: Carry
+    curvature: CurvatureRelease | None
+
+
+def first_carry(fit: Fit, state: SVIState, num_steps: int) -> Carry:
+    """What a run carries before its charge: no key of noise, and no released coordinates."""
+    return Carry(
+        state.optim_state[0],
+        state.optim_state,
+        state.rng_key,
+        jax.eval_shape(lambda: random.key(0, impl=CHACHA20)),
+        jax.tree.map(jnp.zeros_like, fit.optim.get_params(state.optim_state)),
+        () if fit.elbo is None else jnp.zeros(num_steps),
+        Frame.of(jnp.eye(fit.dim)) if isinstance(fit, AdaptedFit) else (),
+    )
 
 
 def fresh_state(
