@@ -23,6 +23,10 @@ if TYPE_CHECKING:
         audit as audit,
         from_numpyro as from_numpyro,
     )
+    from numpyro_dp.diagnostics.audit.loudest import (
+        NeighbouringData as NeighbouringData,
+        loudest_pair as loudest_pair,
+    )
     from numpyro_dp.diagnostics.clipping_rate import (
         ClippingRate as ClippingRate,
         clipping_rate as clipping_rate,
@@ -116,6 +120,7 @@ _HOME = {
     "LikelihoodRelease": "scoring.release",
     "MCMC": "mcmc",
     "MissingCount": "diagnostics.missing",
+    "NeighbouringData": "diagnostics.audit.loudest",
     "OPS": "mcmc",
     "PhaseTransitionStepSize": "mcmc",
     "ObjectivePerturbation": "estimators",
@@ -138,6 +143,7 @@ _HOME = {
     "events": "accounting",
     "from_numpyro": "diagnostics",
     "guides": "svi",
+    "loudest_pair": "diagnostics.audit.loudest",
     "plan": "diagnostics.plan.plan",
     "plot_budget": "diagnostics.plots",
     "plot_epsilon_by_step": "diagnostics.plots",

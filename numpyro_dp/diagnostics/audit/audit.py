@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax, random
-from jaxtyping import Array, Float
+from jax import random
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Relation, check_relation, privacy_curve
-from numpyro_dp.diagnostics.audit.likelihood_ratio import move_score
+from numpyro_dp.diagnostics.audit.chains import ChainsAttack, Score, attacked_chains
 from numpyro_dp.diagnostics.audit.lower_bound import best_verdict, epsilon_from_counts
-from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair, check_null, take_apart
-from numpyro_dp.diagnostics.audit.releases import Attacked, attacked_releases
+from numpyro_dp.diagnostics.audit.releases import attacked_releases
+from numpyro_dp.diagnostics.plots import axes_or_new
 from numpyro_dp.execution.keys import as_typed_keys, is_traced, seeded_key
-from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
+from numpyro_dp.execution.progress import steps_bar
+from numpyro_dp.mcmc.adaptation import AdaptingKernel
+from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.mcmc.nuts import DPNUTS
-from numpyro_dp.mcmc.sgmcmc.integrator import BoundGradientKernel
-from numpyro_dp.mcmc.sgmcmc.kernel import GradientKernel
-from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms._checks import refuse_several_processes
-from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.scoring.release import LikelihoodRelease
 
-Score = Callable[[dict[str, Array]], Array]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-_CHAINS_AT_ONCE = 4096
 _LEAST_CHAINS = 100
 
 
@@ -87,6 +79,24 @@ class AuditResult:
             )
         )
 
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw what was proved beside what is stated.
+
+        :param ax: matplotlib axes to draw into; ``None`` makes new ones.
+        :returns: the axes: a bar of all ε that are refuted, a line at the reported one, and a
+            dotted one at what so many runs could have shown.
+        :raises ImportError: when matplotlib is not installed.
+        """
+        axes = axes_or_new(ax)
+        colour = "tab:red" if self.refutes else "tab:blue"
+        axes.barh([0], [self.epsilon_lower], color=colour, height=0.5, label="refuted ε")
+        axes.axvline(self.epsilon_reported, color="black", label="reported ε")
+        axes.axvline(self.ceiling, color="grey", linestyle=":", label="most that could be shown")
+        axes.set(yticks=[], ylim=(-1, 1), xlabel=f"ε at δ = {self.delta:.3g}")
+        axes.set_xlim(left=0)
+        axes.legend(loc="upper right", frameon=False)
+        return axes
+
     def __str__(self) -> str:
         verdict = (
             f"The reported ε = {self.epsilon_reported:.4g} is REFUTED."
@@ -117,6 +127,7 @@ def audit(
     relation: Relation = "zero_out",
     delta: float | None = None,
     confidence: float = 0.95,
+    progress_bar: bool = True,
 ) -> AuditResult:
     """Attack a kernel on two neighbouring data sets, and say how much ε the attack proves.
 
@@ -126,8 +137,9 @@ def audit(
     One far below shows nothing: a better score, a worse pair or more chains may raise it.
 
     The bound is most telling on a pair in which one record contributes exactly ``clip_norm`` in
-    every step and all others nothing, with a ``step_size`` so large that the privacy noise exceeds
-    the Langevin noise.
+    every step and all others nothing: :func:`~numpyro_dp.loudest_pair` makes one up for any model.
+    What is scored by default is what is charged: the noisy sums of a gradient kernel, without the
+    noise that it adds for the sake of its temperature, and the accept bits of a Metropolis kernel.
 
     Of a released likelihood (``DPNUTS``, ``LikelihoodRelease``) the releases are repeated in place
     of chains, whatever its forecast says of so few records, and scored by the log likelihood ratio
@@ -147,12 +159,13 @@ def audit(
         A release starts at its prior.
     :param score: a JAX function of one chain's draws (a dict as ``get_samples`` gives, leading
         axis ``num_samples``) to a number, large on one of the data sets. The default, for gradient
-        kernels, is the log likelihood ratio of the position after every step. A release has no
-        other than its own.
+        kernels and for Metropolis kernels of one candidate on all records, is the log likelihood
+        ratio of every step. A release has no other than its own.
     :param relation: the neighbouring relation that is claimed.
     :param delta: δ of the claim; default that of the kernel's ``privacy``, else 1e-6.
     :param confidence: of the lower bound.
-    :returns: :class:`AuditResult`.
+    :param progress_bar: show a bar of the chains done on both data sets.
+    :returns: :class:`AuditResult`; ``print`` it, or draw it with ``plot()``.
     :raises ValueError: for a kernel with an accountant or an ``init_kernel``, data sets that are
         no neighbours under ``relation``, a kernel without default score, a score that is not a
         finite number, or chains' options for a release.
@@ -177,8 +190,9 @@ def audit(
         ...     with numpyro.plate("people", x.shape[0]):
         ...         numpyro.sample("x", dist.Normal(mu, 1), obs=x)
         >>> kernel = ndp.DPSGLD(model, step_size=1.0, clip_norm=1.0, noise_multiplier=2.0)
-        >>> loud, null = jnp.array([1e3, jnp.nan]), jnp.array([jnp.nan, jnp.nan])
-        >>> result = ndp.audit(kernel, jax.random.key(0), (loud,), (null,), num_chains=2000)
+        >>> pair = ndp.loudest_pair(model, jnp.ones(2))
+        >>> result = ndp.audit(kernel, jax.random.key(0), *pair, num_chains=2000,
+        ...                    progress_bar=False)
         >>> 0 <= result.epsilon_lower <= result.epsilon_reported
         True
     """
@@ -189,21 +203,18 @@ def audit(
     num_samples, num_chains = int(num_samples), int(num_chains)
     key, both = as_typed_keys(rng_key, 1), (_positional(data), _positional(neighbour))
     noise_keys = random.split(seeded_key(key))
-    if isinstance(subject, LikelihoodRelease):
-        if num_samples != 1 or init_params is not None or score is not None:
-            raise ValueError(
-                "a released likelihood is attacked as a whole, by a score of its own: leave out "
-                "num_samples=, init_params= and score="
-            )
-        found = attacked_releases(subject, both, relation, noise_keys, num_chains)
-    else:
-        num_steps = num_samples * subject.steps_per_sample
-        sides = _both_sides(subject, both, relation, num_steps, delta)
-        z = starting_positions(
-            sides.bound[0].private_model, subject.init_strategy, key, init_params, 1
+    own = num_samples != 1 or init_params is not None or score is not None
+    if isinstance(subject, LikelihoodRelease) and own:
+        raise ValueError(
+            "a released likelihood is attacked as a whole, by a score of its own: leave out "
+            "num_samples=, init_params= and score="
         )
-        scorers = [_scorer(one, num_samples, score) for one in sides.bound]
-        found = _attacked_chains(sides, scorers, z, relation, noise_keys, num_chains, num_steps)
+    with steps_bar(2 * num_chains, (), shown=progress_bar) as show:
+        if isinstance(subject, LikelihoodRelease):
+            found = attacked_releases(subject, both, relation, noise_keys, num_chains, show)
+        else:
+            chains = ChainsAttack(num_samples, num_chains, init_params, score, show)
+            found = attacked_chains(subject, both, relation, delta, key, noise_keys, chains)
     verdict = best_verdict(*found.scores, delta=delta, confidence=confidence)
     return AuditResult(
         epsilon_lower=verdict.epsilon,
@@ -236,9 +247,9 @@ def _check(
         )
     if isinstance(kernel, PrivateKernel) and kernel.init_kernel is not None:
         raise ValueError("audit runs one kernel: audit init_kernel and the main one each by itself")
-    if isinstance(kernel, GradientKernel) and kernel.adapts:
+    if isinstance(kernel, AdaptingKernel) and kernel.adapts:
         raise ValueError(
-            "audit runs a kernel's own steps: give it step_size= and clip_norm=, and audit what "
+            f"audit runs a kernel's own steps: give it {kernel.instead}, and audit what "
             "would choose them as a numpyro_dp.LikelihoodRelease"
         )
     refuse_several_processes("audit")
@@ -251,30 +262,6 @@ def _check(
         raise ValueError(f"confidence must lie in (0.5, 1), got {confidence!r}")
 
 
-class _Sides(NamedTuple):
-    """The kernel on each data set, their records, and what sets these apart."""
-
-    bound: list[BoundKernel]
-    records: list[list[Array]]
-    pair: NeighbourPair
-
-
-def _both_sides(
-    kernel: PrivateKernel,
-    both: tuple[tuple[Any, ...], tuple[Any, ...]],
-    relation: Relation,
-    num_steps: int,
-    delta: float,
-) -> _Sides:
-    walls = [_wall(kernel, arguments, relation) for arguments in both]
-    records = [model.records(arguments) for model, arguments in zip(walls, both, strict=True)]
-    pair = take_apart(*records, relation)
-    bound = [
-        kernel.bind(model, num_steps=num_steps, relation=relation, delta=delta) for model in walls
-    ]
-    return _Sides(bound, records, pair)
-
-
 def _positional(arguments: object) -> tuple[Any, ...]:
     if not isinstance(arguments, tuple):
         raise ValueError(
@@ -282,117 +269,3 @@ def _positional(arguments: object) -> tuple[Any, ...]:
             f"{type(arguments).__name__}"
         )
     return arguments
-
-
-def _wall(kernel: PrivateKernel, arguments: tuple[Any, ...], relation: Relation) -> PrivateModel:
-    return private_model(
-        kernel.user_model,
-        arguments,
-        data_plate=kernel.data_plate,
-        private_size=relation == "add_remove",
-    )
-
-
-def _attacked_chains(
-    sides: _Sides,
-    scorers: list[_MoveScore | _DrawsScore],
-    z: dict,
-    relation: Relation,
-    noise_keys: Any,
-    num_chains: int,
-    num_steps: int,
-) -> Attacked:
-    event, other = (one.event(num_steps) for one in sides.bound)
-    if event != other:
-        raise ValueError(
-            "the kernel is charged differently on the two data sets: give them equal public "
-            "arguments, and sampling_rate= in place of batch_size="
-        )
-    if relation == "zero_out":
-        check_null(sides.bound[0].private_model, z, sides.pair)
-    first, second = (
-        _scores(one, scorer, noise_key, num_chains, z, leaves, sides.pair)
-        for one, scorer, noise_key, leaves in zip(
-            sides.bound, scorers, noise_keys, sides.records, strict=True
-        )
-    )
-    return Attacked((first, second), event, num_steps)
-
-
-@dataclass(frozen=True)
-class _MoveScore:
-    """The default score, summed over the private steps; compared by value."""
-
-    kernel: BoundGradientKernel
-    steps: int
-
-    def __call__(
-        self, states: Any, records: list[Array], pair: NeighbourPair
-    ) -> Float[Array, " chains"]:
-        def step(carry: tuple[Any, Array], _: None) -> tuple[tuple[Any, Array], None]:
-            before, total = carry
-            after = self.kernel.sample(before, records)
-            gained = jax.vmap(partial(move_score, self.kernel, pair))(before, after)
-            return (after, total + gained), None
-
-        start = states, jnp.zeros(states.i.shape)
-        return lax.scan(step, start, length=self.steps)[0][1]
-
-
-@dataclass(frozen=True)
-class _DrawsScore:
-    """A caller's score of the collected draws; compared by value."""
-
-    kernel: BoundKernel
-    num_samples: int
-    score: Score
-
-    def __call__(
-        self, states: Any, records: list[Array], _: NeighbourPair
-    ) -> Float[Array, " chains"]:
-        def step(states: Any, _: None) -> tuple[Any, dict]:
-            states = self.kernel.sample(states, records)
-            return states, jax.vmap(self.kernel.constrained)(states.z)
-
-        draws = lax.scan(step, states, length=self.num_samples)[1]
-        return jax.vmap(self.score, in_axes=1)(draws)
-
-
-def _scorer(bound: BoundKernel, num_samples: int, score: Score | None) -> _MoveScore | _DrawsScore:
-    if score is not None:
-        return _DrawsScore(bound, num_samples, score)
-    if not isinstance(bound, BoundGradientKernel) or not bound.private_sum.is_private:
-        raise ValueError(
-            "there is a default score for gradient kernels with their privacy switched on only: "
-            "give score=, a function of one chain's draws"
-        )
-    # Every private step is released, between the draws too.
-    steps = num_samples * bound.steps_per_sample
-    return _MoveScore(replace(bound, steps_per_sample=1), steps)
-
-
-@partial(jax.jit, static_argnames=("bound", "scorer"))
-def _chunk(bound, scorer, keys, z, records, pair):
-    return scorer(bound.init(keys, 0, z), records, pair)
-
-
-def _scores(
-    bound: BoundKernel,
-    scorer: _MoveScore | _DrawsScore,
-    key: Any,
-    num_chains: int,
-    z: dict,
-    records: list[Array],
-    pair: NeighbourPair,
-) -> Float[np.ndarray, " chains"]:
-    """Scores of independent chains, in chunks of one shape so that memory stays flat."""
-    size = min(num_chains, _CHAINS_AT_ONCE)
-    starts = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), z)
-    chunks = []
-    for number in range(-(-num_chains // size)):
-        keys = random.split(random.fold_in(key, number), size)
-        scores = np.asarray(_chunk(bound, scorer, keys, starts, records, pair), np.float64)
-        if scores.shape != (size,) or not np.all(np.isfinite(scores)):
-            raise ValueError("score must return one finite number for each chain's draws")
-        chunks.append(scores)
-    return np.concatenate(chunks)[:num_chains]

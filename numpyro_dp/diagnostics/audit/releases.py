@@ -7,7 +7,7 @@ weighs the sum by that; ratios of successive sums multiply.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -60,6 +60,7 @@ def attacked_releases(
     relation: Relation,
     noise_keys: Any,
     num_runs: int,
+    show: Callable[[int], None],
 ) -> Attacked:
     """Release often on either data set, and score every release.
 
@@ -84,27 +85,27 @@ def attacked_releases(
     if relation == "zero_out":
         _check_null(sides[0], pair)
     first, second = (
-        _scores(sides[0], leaves, pair, key, num_runs)
-        for leaves, key in zip(records, noise_keys, strict=True)
+        _scores(sides[0], leaves, pair, key, num_runs, lambda more, done=done: show(done + more))
+        for leaves, key, done in zip(records, noise_keys, (0, num_runs), strict=True)
     )
     return Attacked((first, second), event, num_steps)
 
 
 def _scores(
-    bound: BoundRelease, records: list[Array], pair: NeighbourPair, key: Any, num_runs: int
+    bound: BoundRelease,
+    records: list[Array],
+    pair: NeighbourPair,
+    key: Any,
+    num_runs: int,
+    show: Callable[[int], None],
 ) -> Float[np.ndarray, " runs"]:
-    size = min(num_runs, _TOGETHER)
-    chunks = [
-        _scored(
-            bound,
-            records,
-            pair,
-            random.split(random.fold_in(key, number), size),
-            # Public randomness, on which no guarantee rests.
-            random.split(random.key(number), size),
-        )
-        for number in range(-(-num_runs // size))
-    ]
+    size, chunks = min(num_runs, _TOGETHER), []
+    for number in range(-(-num_runs // size)):
+        noise_keys = random.split(random.fold_in(key, number), size)
+        # Public randomness, on which no guarantee rests.
+        outcome_keys = random.split(random.key(number), size)
+        chunks.append(_scored(bound, records, pair, noise_keys, outcome_keys))
+        show(min(num_runs, (number + 1) * size))
     return np.concatenate(chunks)[:num_runs]
 
 

@@ -217,7 +217,7 @@ def test_what_has_no_score_or_no_tuple_is_refused():
         attack(kernel(), [LOUD])
     with pytest.raises(ValueError, match="each by itself"):
         attack(kernel(init_kernel=kernel()))
-    with pytest.raises(ValueError, match="give it step_size="):
+    with pytest.raises(ValueError, match="give it both step_size and clip_norm"):
         attack(ndp.DPSGLD(mean_model, privacy=ndp.Budget(1.0, DELTA)))
     with pytest.raises(ValueError, match="numpyro_dp kernel"):
         attack(MCMCKernel)
