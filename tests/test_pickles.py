@@ -17,7 +17,8 @@ def test_a_stored_object_loads(path):
     if path.stem not in ("kernel", "plan", "events", "budget"):
         assert report is not None
         assert 0 < report.epsilon < 5
-        assert report.epsilon == report.recompute()
+        # Another processor rounds the last digit otherwise.
+        assert report.epsilon == pytest.approx(report.recompute(), rel=1e-12)
         assert report.unit in str(report)
         assert report.steps > 0
     # And goes on as what it is now.
