@@ -143,14 +143,9 @@ def clipping_rate(
         size, bound = model.num_records, _bound_as_run(mcmc, kernel, model)
         moves = _proposed(bound, mcmc, key, positions, num_moves)
         records = tuple(model.records(args, kwargs))
-        mechanism, noise_key = run.charge_once(
-            random.fold_in(key, 1),
-            privacy,
-            noise_multiplier,
-            num_records=size,
-            dim=1,
-            clip_norm=0.5,
-        )
+        shape = {"num_records": size, "dim": 1, "clip_norm": 0.5}
+        mechanism = account.sum_once(privacy, noise_multiplier, **shape)
+        noise_key = run.charge_once(mechanism, random.fold_in(key, 1))
         # Past this, rounding would shrink shares, and so the mean of them.
         shown = mechanism.unshrunk / mechanism.clip_norm
         centred = float(_centred_share(mechanism, bound, shown, noise_key, moves, records)) / shown

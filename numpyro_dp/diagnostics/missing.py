@@ -79,9 +79,9 @@ def count_missing(
         noise_multiplier = arguments.checked_noise(privacy, noise_multiplier)
         key = random.fold_in(as_typed_keys(rng_key, 1), 0)
         rows = _rows(arrays, account)
-        mechanism, noise_key = run.charge_once(
-            key, privacy, noise_multiplier, num_records=rows, dim=1, clip_norm=0.5
-        )
+        shape = {"num_records": rows, "dim": 1, "clip_norm": 0.5}
+        mechanism = account.sum_once(privacy, noise_multiplier, **shape)
+        noise_key = run.charge_once(mechanism, key)
         records = [arguments.single_precision(array) for array in arrays]
         # A half that rounding would shrink, in every record alike, is no half any more.
         half = mechanism.unshrunk

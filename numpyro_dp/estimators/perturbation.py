@@ -24,6 +24,7 @@ from numpyro_dp.estimators.problem import Problem, problem
 from numpyro_dp.estimators.release import LatticeOutput
 from numpyro_dp.estimators.result import EstimatorResult
 from numpyro_dp.estimators.solver import (
+    Design,
     arithmetic_tolerance,
     design,
     minimise,
@@ -154,10 +155,10 @@ class PerturbationEstimator:
         """
         with self._account.opened(f"{type(self).__name__}.run", rng_key, args, kwargs) as run:
             keys = as_typed_keys(rng_key, 1)
-            model, glm, plan, records = run.prepared(self._prepare, args, kwargs)
+            model, glm, plan, records = run.prepared(self.prepared, args, kwargs)
             paid = {"steps": 1, "total_variation": plan.total_variation}
             key = run.charge(plan.event, keys, **paid)
-            point = _solve_and_release(glm, plan, records, key, self._account.private_size)
+            point = _solve_and_release(plan, self.designed(glm, plan, records), key)
         z = flat_position(model)[0](jnp.asarray(point))
         constrained = model.constrain(z)
         return EstimatorResult(
@@ -166,7 +167,12 @@ class PerturbationEstimator:
             privacy=self._account.report(self._facts(model, plan), delta=self.delta),
         )
 
-    def _prepare(self, args: tuple, kwargs: dict) -> tuple:
+    def designed(self, glm: GLM, plan: PerturbationPlan, records: list[Array]) -> Design:
+        """The rows of all records as the solver reads them; private."""
+        rows = _rows(glm, plan.problem.row_norm, self._account.private_size, records)
+        return design(plan.problem, rows)
+
+    def prepared(self, args: tuple, kwargs: dict) -> tuple:
         """Split the model and fix every number: what comes before the charge."""
         private_size = self._account.private_size
         model = private_model(
@@ -270,17 +276,13 @@ def _notes(plan: PerturbationPlan) -> tuple[str, ...]:
     )
 
 
-def _solve_and_release(
-    glm: GLM, plan: PerturbationPlan, records: list[Array], key: Any, one_by_one: bool
-) -> np.ndarray:
+def _solve_and_release(plan: PerturbationPlan, rows: Design, key: Any) -> np.ndarray:
     stated = plan.problem
     tilt_key, output_key = random.split(key)
-    rows = _rows(glm, stated.row_norm, one_by_one, records)
     tilt = np.zeros(stated.dim)
     if plan.tilt is not None:
         tilt = plan.tilt.draw(tilt_key, stated.dim)
-    point = minimise(stated, design(stated, rows), tilt, plan.iterations)
-    return plan.output.release(output_key, point)
+    return plan.output.release(output_key, minimise(stated, rows, tilt, plan.iterations))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

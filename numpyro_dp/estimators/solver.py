@@ -135,30 +135,32 @@ def design(problem: Problem, rows: Row) -> Design:
 
 
 def minimise(
-    problem: Problem, design: Design, tilt: Float[np.ndarray, " dim"], iterations: int
-) -> Float[np.ndarray, " dim"]:
+    problem: Problem, design: Design, tilt: Float[np.ndarray, "*runs dim"], iterations: int
+) -> Float[np.ndarray, "*runs dim"]:
     """The point after ``iterations`` steps of float64 arithmetic on the host's processor.
 
     :param problem: the constants.
     :param design: rows of norm at most ``problem.row_norm``.
-    :param tilt: b, of norm at most ``problem.tilt``.
+    :param tilt: b, of norm at most ``problem.tilt``; rows of it are solved for one by one.
     :param iterations: the count; it must not be computed from the data.
 
     **Privacy.** The point is secret until noise is added to it. Nothing else leaves this function,
     and nothing here stops or fails on account of a value.
     """
     with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
-        point = _descend(
+        solve = partial(
+            _descend,
             problem.loss,
             Design(*map(jnp.asarray, design)),
             jnp.asarray(problem.precision),
             jnp.asarray(problem.start),
-            jnp.asarray(tilt),
-            problem.strong_convexity,
-            problem.smoothness,
-            iterations,
+            least=problem.strong_convexity,
+            most=problem.smoothness,
+            iterations=iterations,
         )
-        return np.asarray(point)
+        if tilt.ndim == 1:
+            return np.asarray(solve(jnp.asarray(tilt)))
+        return np.asarray(lax.map(solve, jnp.asarray(tilt)))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -175,11 +177,7 @@ def _descend(
     alpha = jnp.sqrt(least / most)
 
     def gradient(theta: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        row = Row(*design)
-        slope = loss.slope(jnp.einsum("brd,d->br", design.x, theta) + design.offset, row)
-        # The compiler must not merge both sums into one long one, which rounds more often.
-        sums = lax.optimization_barrier(jnp.einsum("brd,br->bd", design.x, slope)).sum(0)
-        return sums + precision @ (theta - start) + tilt
+        return objective_gradient(loss, design, precision, start, theta) + tilt
 
     def step(_: Array, points: tuple[Array, Array]) -> tuple[Array, Array]:
         y, z = points
@@ -188,3 +186,17 @@ def _descend(
         return x - slope / most, (1 - alpha) * z + alpha * x - (alpha / least) * slope
 
     return lax.fori_loop(0, iterations, step, (start, start))[0]
+
+
+def objective_gradient(
+    loss: Loss,
+    design: Design,
+    precision: Float[Array, "dim dim"],
+    start: Float[Array, " dim"],
+    theta: Float[Array, " dim"],
+) -> Float[Array, " dim"]:
+    """Gradient of the objective without its linear term, in float64 within a program."""
+    slope = loss.slope(jnp.einsum("brd,d->br", design.x, theta) + design.offset, Row(*design))
+    # The compiler must not merge both sums into one long one, which rounds more often.
+    sums = lax.optimization_barrier(jnp.einsum("brd,br->bd", design.x, slope)).sum(0)
+    return sums + precision @ (theta - start)

@@ -84,11 +84,14 @@ class Account:
     part of every later report of the object. Copies and pickles take the charges along.
     """
 
+    # Also of what was pickled before it was kept.
+    given: Accountant | None = None
+
     def __init__(self, owner: str, accountant: Accountant | None, *, secure: bool) -> None:
         if accountant is not None and not isinstance(accountant, Accountant):
             given = _validate.shown(accountant)
             raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {given}")
-        self.owner, self.secure = owner, secure
+        self.owner, self.secure, self.given = owner, secure, accountant
         self.accountant = Accountant() if accountant is None else accountant
         self.charges: list[Charge] = []
         self._lock = threading.Lock()
@@ -113,6 +116,24 @@ class Account:
     def delta(self, privacy: Budget | None) -> float:
         """δ at which ε is stated: that of ``privacy``, else the ledger's, else 1e-6."""
         return self.accountant.stated_delta if privacy is None else privacy.delta
+
+    def sum_once(
+        self, privacy: Budget | None, noise_multiplier: float | None, **shape: Any
+    ) -> PrivateSum:
+        """The private sum of one release about all records.
+
+        :param privacy: its budget; or
+        :param noise_multiplier: its noise.
+        :param shape: records, coordinates and bound of :meth:`PrivateSum.create`.
+        """
+        return planned_sum(
+            sampling_rate=1.0,
+            num_steps=1,
+            delta=self.delta(privacy),
+            relation=self.relation,
+            noise=given_noise(privacy, noise_multiplier),
+            **shape,
+        )
 
     @contextmanager
     def opened(self, called: str, *inputs: Any) -> Generator[ChargedRun]:
@@ -171,6 +192,10 @@ class Account:
         at = "" if stated == report.delta else f" at δ={stated:.3g}"
         return f"{spent}; ε={rounded_down(accountant.remaining())} left{at}{where}"
 
+    def apart(self, relation: Relation) -> Account:
+        """One like it with reproducible noise and an unbounded ledger that nobody reads."""
+        return Account(self.owner, Accountant(relation=relation), secure=False)
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}
 
@@ -211,26 +236,10 @@ class ChargedRun:
         account.charges.append(charge)
         return self.paid_key(user_key)
 
-    def charge_once(
-        self, user_key: Any, privacy: Budget | None, noise_multiplier: float | None, **shape: Any
-    ) -> tuple[PrivateSum, Any]:
-        """Charge one release of a sum over all records, as :meth:`charge` does.
-
-        :param privacy: its budget; or
-        :param noise_multiplier: its noise.
-        :param shape: records, coordinates and bound of :meth:`PrivateSum.create`.
-        :returns: the sum, and the key of its noise.
-        """
-        mechanism = planned_sum(
-            sampling_rate=1.0,
-            num_steps=1,
-            delta=self.account.delta(privacy),
-            relation=self.account.relation,
-            noise=given_noise(privacy, noise_multiplier),
-            **shape,
-        )
+    def charge_once(self, mechanism: PrivateSum, user_key: Any) -> Any:
+        """Charge one release of a sum, as :meth:`charge` does; returns the key of its noise."""
         paid = {"steps": 1, "total_variation": mechanism.tv_per_step}
-        return mechanism, self.charge(mechanism.event(1), user_key, **paid)
+        return self.charge(mechanism.event(1), user_key, **paid)
 
     def paid_key(self, user_key: Any) -> Any:
         """The key of steps that an earlier charge of the object covers.

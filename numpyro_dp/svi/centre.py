@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -128,13 +127,9 @@ class PrivateCentre:
         with self._account.opened("PrivateCentre.run", rng_key, x) as run:
             key = random.fold_in(as_typed_keys(rng_key, 1), 0)
             arguments.require_numbers("x", x, "(records, columns)")
-            columns = self._columns(x.shape)
-            size, bound = x.shape[0], float(self.row_norm)
-            shape = {"num_records": size, "dim": len(columns), "clip_norm": bound}
-            mechanism, noise_key = run.charge_once(
-                key, self.privacy, self.noise_multiplier, **shape
-            )
-            mean = _mean(mechanism, columns, noise_key, arguments.single_precision(x))
+            columns, mechanism = self.planned(x.shape)
+            noise_key = run.charge_once(mechanism, key)
+            mean = _compiled(mechanism, columns, noise_key, arguments.single_precision(x))
         shift = jnp.zeros(x.shape[1], mean.dtype).at[np.array(columns)].set(mean)
         facts = sum_facts(
             mechanism,
@@ -142,13 +137,19 @@ class PrivateCentre:
             sampler="every record",
             released=("the noisy mean of the inputs",),
             unit="one row of x",
-            num_records=size,
+            num_records=x.shape[0],
             assumed_public=assumed_public(
-                size, "row_norm, the intercept's column and every option"
+                x.shape[0], "row_norm, the intercept's column and every option"
             ),
         )
         report = self._account.report(facts, delta=self.delta)
         return CentredInputs(shift, self._intercept(x.shape[1]), report)
+
+    def planned(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], PrivateSum]:
+        """The columns that are centred and the release, fixed by the shape of the inputs alone."""
+        columns = self._columns(shape)
+        release = {"num_records": shape[0], "dim": len(columns), "clip_norm": float(self.row_norm)}
+        return columns, self._account.sum_once(self.privacy, self.noise_multiplier, **release)
 
     def _columns(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if self._account.private_size:
@@ -172,10 +173,13 @@ class PrivateCentre:
         return self.intercept % columns
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _mean(
+def released_mean(
     mechanism: PrivateSum, columns: tuple[int, ...], key: Any, x: Float[Array, "rows columns"]
 ) -> Float[Array, " kept"]:
+    """The noisy mean of some columns, for use within a program."""
     kept = np.array(columns)
     total = mechanism.release(key, lambda record: record[0][0, kept], [x])
     return total / mechanism.num_records
+
+
+_compiled = jax.jit(released_mean, static_argnums=(0, 1))

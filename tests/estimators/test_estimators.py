@@ -103,7 +103,7 @@ def test_nothing_is_touched_when_the_charge_is_refused(people, monkeypatch):
     def touched(*arguments):
         raise AssertionError("the records were touched")
 
-    monkeypatch.setattr(perturbation, "_solve_and_release", touched)
+    monkeypatch.setattr(perturbation, "_rows", touched)
     accountant = ndp.Accountant(ndp.Budget(0.5, 1e-5))
     for estimator in estimators(privacy=BUDGET, accountant=accountant):
         with pytest.raises(ndp.BudgetExceededError):

@@ -135,7 +135,8 @@ def test_what_is_released_has_the_density_of_the_theorem(noise):
         noise_multiplier=1.5,
     )
     keys = jax.random.split(jax.random.key(3, impl=CHACHA20), 150)
-    drawn = [_solve_and_release(glm, plan, records, key, False)[0] for key in keys]
+    rows = design(plan.problem, _rows(glm, plan.problem.row_norm, False, records))
+    drawn = [_solve_and_release(plan, rows, key)[0] for key in keys]
     theta = np.linspace(-40, 40, 80_001)
     law = (stats.norm if noise == "gaussian" else stats.laplace)(scale=1.5).pdf
     density = minimiser_density(plan, [(0.5, 1.0), (-1.0, 0.0), (1.0, 1.0)], law, theta)

@@ -91,7 +91,7 @@ def test_the_shift_has_the_noise_that_was_charged_and_a_refusal_reads_no_row(mon
     def read(*_):
         raise AssertionError("rows were read before the charge")
 
-    monkeypatch.setattr(centre_module, "_mean", read)
+    monkeypatch.setattr(centre_module, "_compiled", read)
     accountant = ndp.Accountant(ndp.Budget(0.01, 1e-9))
     with pytest.raises(ndp.BudgetExceededError):
         ndp.PrivateCentre(accountant=accountant, **options).run(KEY, x)

@@ -17,8 +17,10 @@ from numpyro_dp.accounting import Relation
 from numpyro_dp.diagnostics.audit.accept_bits import bit_score, tells_bits
 from numpyro_dp.diagnostics.audit.likelihood_ratio import move_score
 from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair, check_null, take_apart
+from numpyro_dp.diagnostics.audit.posterior_draws import draw_score
 from numpyro_dp.diagnostics.audit.releases import Attacked
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
+from numpyro_dp.mcmc.posterior.ops import BoundOPS
 from numpyro_dp.mcmc.sgmcmc.integrator import BoundGradientKernel
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.model.private_model import PrivateModel, private_model
@@ -174,10 +176,13 @@ def _scorer(bound: BoundKernel, num_samples: int, score: Score | None) -> _Steps
     steps, single = num_samples * bound.steps_per_sample, replace(bound, steps_per_sample=1)
     if tells_bits(bound):
         return _StepsScore(single, steps, bit_score)
+    if isinstance(bound, BoundOPS):
+        return _StepsScore(single, steps, draw_score)
     if not isinstance(bound, BoundGradientKernel) or not bound.private_sum.is_private:
         raise ValueError(
-            "there is a default score for gradient kernels and for Metropolis kernels of one "
-            "candidate on all records, with their privacy switched on, only: "
+            "there is a default score for gradient kernels, for posterior samples and for "
+            "Metropolis kernels of one candidate on all records, with their privacy switched on, "
+            "only: "
             "give score=, a function of one chain's draws"
         )
     # What is charged are the noisy sums. Noise that a sampler adds for its own sake, which no

@@ -47,11 +47,13 @@ class Attacked(NamedTuple):
     - **scores**: of the runs on the data and of those on the neighbour.
     - **event**: what one run is charged.
     - **num_steps**: private steps of one run.
+    - **delta**: δ that its report states, where it has one.
     """
 
     scores: tuple[Float[np.ndarray, " runs"], Float[np.ndarray, " runs"]]
     event: DpEvent
     num_steps: int
+    delta: float | None = None
 
 
 def attacked_releases(

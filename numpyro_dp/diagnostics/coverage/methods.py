@@ -22,7 +22,6 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Relation
-from numpyro_dp.execution.account import Account
 from numpyro_dp.mcmc import DPNUTS, MCMC
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.model.records import Public
@@ -224,8 +223,7 @@ def _own_ledger(relation: Relation) -> Accountant:
 def _unledgered(made: Any) -> Any:
     """The same object with an account of its own and reproducible noise."""
     fresh = copy(made)
-    relation = made._account.relation
-    fresh._account = Account(made._account.owner, _own_ledger(relation), secure=False)
+    fresh._account = made._account.apart(made._account.relation)
     return fresh
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax, random
-from jaxtyping import Array, ArrayLike, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from numpyro_dp.accounting.events import DpEvent, PosteriorDraw
 from numpyro_dp.mcmc.posterior.draw import BoundedLikelihood, Draw, record_by_record
@@ -76,6 +76,10 @@ class BoundedTarget:
         each = record_by_record(steps, records, self.one_by_one)
         with jax.enable_x64(True):
             return jnp.sum(each.astype(jnp.int64))
+
+    def log_likelihood(self, z: dict, records: list) -> Float[Array, ""]:
+        """What records add to the tempered log density, above its lower bound, as it is drawn."""
+        return self.step * self.total(z, records)
 
 
 @dataclass(frozen=True)

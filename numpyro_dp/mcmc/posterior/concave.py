@@ -9,6 +9,7 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from numpyro_dp.families.glm import GLM, GaussianPrior, gaussian_prior, recognise
@@ -105,6 +106,12 @@ class ConcaveTarget:
         precision = jnp.asarray(self.prior.precision, theta.dtype)
         linear = jnp.asarray(self.prior.linear, theta.dtype)
         return self.power * jnp.sum(losses) + theta @ precision @ theta / 2 - linear @ theta
+
+    def log_likelihood(self, z: dict, records: list) -> Float[Array, ""]:
+        """What records add to the tempered log density."""
+        theta, rows = ravel_pytree(z)[0], self.rows(records)
+        losses = self.loss.value(rows.x @ theta + rows.offset, rows)
+        return -self.power * jnp.sum(jnp.where(rows.kept, losses, 0))
 
     def rounding(self, largest: float) -> float:
         """Bound on the error of :meth:`gradient` in float64, in norm, for ``|θ_j| ≤ largest``.

@@ -17,7 +17,11 @@ from numpyro_dp.families.losses import Loss
 
 
 class Draw(ABC):
-    """A way of drawing with every number fixed: frozen, hashable by value."""
+    """A way of drawing with every number fixed: frozen, hashable by value.
+
+    ``target`` is the posterior that is drawn from; its ``log_likelihood(z, records)`` is what
+    records add to the log density.
+    """
 
     @property
     @abstractmethod

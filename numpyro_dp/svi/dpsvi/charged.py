@@ -11,7 +11,7 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant
 from numpyro_dp.execution.account import Account
 from numpyro_dp.model.records import read_arguments
-from numpyro_dp.svi.dpsvi.settings import DPSVISettings
+from numpyro_dp.svi.dpsvi.settings import INSTEAD, DPSVISettings
 
 
 class ChargedSVI(numpyro.infer.SVI):
@@ -20,6 +20,8 @@ class ChargedSVI(numpyro.infer.SVI):
     :param settings: what else the object was given.
     :param accountant: the ledger; ``None`` for an unbounded one of its own.
     """
+
+    instead = INSTEAD
 
     def __init__(
         self,

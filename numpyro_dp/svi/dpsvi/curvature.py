@@ -8,7 +8,7 @@ that one release resolves far better.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -82,12 +82,25 @@ class CurvatureRelease:
         **Privacy.** One Gaussian release of the sum of clipped diagonals; everything else is
         computed from it and from the prior.
         """
-        z = location(guide, self.target.latents, params)
-        model = self.target.private_model
-        if model is None:
-            raise ValueError("scale='curvature' needs a model without parameters of its own")
-        variance = _variances(model, self.private_sum, key, z, list(records))
+        variance = _compiled(self.model, self.private_sum, key, self._at(guide, params), records)
         return by_name(guide, "scale", jax.tree.map(jnp.sqrt, variance))
+
+    def variances(self, guide: Any, params: dict[str, Any], key: Any, records: Any) -> dict:
+        """What :meth:`scales` releases, for use within a program: variances by site."""
+        return _variances(self.model, self.private_sum, key, self._at(guide, params), records)
+
+    @property
+    def model(self) -> PrivateModel:
+        """The model, without its guide.
+
+        :raises ValueError: it has parameters of its own.
+        """
+        if self.target.private_model is None:
+            raise ValueError("scale='curvature' needs a model without parameters of its own")
+        return self.target.private_model
+
+    def _at(self, guide: Any, params: dict[str, Any]) -> dict[str, Array]:
+        return location(guide, self.target.latents, params)
 
     def trace(self, guide: Any, params: dict[str, Any], records: tuple) -> None:
         """Trace :meth:`scales` at unconstrained parameters; raises what only a trace shows."""
@@ -99,21 +112,23 @@ class CurvatureRelease:
         jax.eval_shape(scales, params, records)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
 def _variances(
-    model: PrivateModel, private_sum: PrivateSum, key: Any, z: dict, records: list
+    model: PrivateModel, private_sum: PrivateSum, key: Any, z: dict, records: Any
 ) -> dict[str, Array]:
     flat, unravel = ravel_pytree(z)
 
     def record_curvature(record: list[Array]) -> Float[Array, " dim"]:
         return _curvature(lambda at: model.record_log_likelihood(unravel(at), record), flat)
 
-    released = private_sum.release(key, record_curvature, records).astype(flat.dtype)
+    released = private_sum.release(key, record_curvature, list(records)).astype(flat.dtype)
     prior = _curvature(lambda at: model.log_prior(unravel(at)), flat)
     likelihood = _positive_mean(released, private_sum.noise_sd())
     # A prior may curve upwards where the likelihood still holds the posterior together.
     precision = jnp.maximum(prior + likelihood, 1e-6 * (1 + jnp.abs(prior)))
     return unravel(1 / precision)
+
+
+_compiled = jax.jit(_variances, static_argnums=(0, 1))
 
 
 def _curvature(log_density: Any, at: Float[Array, " dim"]) -> Float[Array, " dim"]:

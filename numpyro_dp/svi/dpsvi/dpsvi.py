@@ -273,21 +273,21 @@ class DPSVI(ChargedSVI):
         inputs = (args, kwargs, init_state, init_params)
         with self._account.opened("DPSVI.run", rng_key, *inputs) as run:
             num_steps = _validate.positive_int("num_steps", num_steps)
-            ready = run.prepared(self._prepare, rng_key, num_steps, *inputs)
+            ready = run.prepared(self.prepared, rng_key, num_steps, *inputs)
             # While nothing is spent yet: whoever turns warnings into errors keeps the budget.
             unresolved = unresolved_matrix(self.guide, ready.plan, num_steps)
             if unresolved is not None:
                 warnings.warn(unresolved, stacklevel=2)
             return self._charge_and_run(run, rng_key, ready, num_steps, progress_bar)
 
-    def _prepare(
+    def prepared(
         self,
         rng_key: Any,
         num_steps: int,
         args: tuple,
         kwargs: dict,
-        init_state: SVIState | None,
-        init_params: dict | None,
+        init_state: SVIState | None = None,
+        init_params: dict | None = None,
     ) -> Ready:
         """All of a run that comes before its charge: mistakes are met here and cost nothing."""
         if self._settings.adapts:
@@ -308,7 +308,8 @@ class DPSVI(ChargedSVI):
         curvature = None if plan.curvature is None else CurvatureRelease(target, plan.curvature)
         if curvature is not None:
             curvature.trace(self.guide, fit.optim.get_params(state.optim_state), records)
-        return Ready(target, records, fit, plan, begin, curvature)
+        tail = self._settings.averaged(num_steps)
+        return Ready(target, records, fit, plan, begin, curvature, tail)
 
     def _target(self, found: Outline) -> VariationalModel:
         given = (self._settings.data_plate, self._account.private_size)
@@ -317,8 +318,7 @@ class DPSVI(ChargedSVI):
     def _charge_and_run(
         self, run: ChargedRun, rng_key: Any, ready: Ready, num_steps: int, progress_bar: bool
     ) -> DPSVIRunResult:
-        target, records, fit, plan, begin, curvature = ready
-        tail = round(self._settings.average * num_steps)
+        target, records, fit, plan, begin, curvature, tail = ready
         paid = plan.paid(num_steps)
         key = run.charge(plan.event(num_steps), as_typed_keys(rng_key, 1), **paid)
         other_key, noise_key = random.split(key)

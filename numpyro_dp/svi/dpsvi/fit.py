@@ -100,6 +100,18 @@ class Fit:
         )
         return optim_state, draws_key, noise_key, self.optim.get_params(optim_state), frame
 
+    def moved(self, carry: Carry, records: list[Array], in_tail: Any) -> Carry:
+        """What is carried after one private step, its loss left out.
+
+        :param in_tail: whether the step is among the last, which are averaged.
+        """
+        optim_state, draws_key, noise_key, params, frame = self.advance(carry, records)
+        tail = jax.tree.map(
+            lambda total, new: total + jnp.where(in_tail, new, 0), carry.tail, params
+        )
+        so_far = carry.losses
+        return Carry(carry.i + 1, optim_state, draws_key, noise_key, tail, so_far, frame)
+
     def gradient(
         self, params: dict, step_key: Any, noise_key: Any, records: list[Array], carry: Carry
     ) -> tuple[dict[str, Any], Any]:
@@ -221,12 +233,7 @@ def _chunk(fit: Fit, low: Any, high: Any, start: Any, carry: Carry, records: tup
         return lax.cond(elbo.due(index), released, lambda: carry.losses)
 
     def body(index: Array, carry: Carry) -> Carry:
-        optim_state, draws_key, noise_key, params, frame = fit.advance(carry, list(records))
-        tail = jax.tree.map(
-            lambda total, new: total + jnp.where(index >= start, new, 0), carry.tail, params
-        )
-        so_far = carry.losses if fit.elbo is None else losses(fit.elbo, index, carry)
-        moved = optim_state, draws_key, noise_key, tail, so_far
-        return Carry(carry.i + 1, *moved, frame)
+        moved = fit.moved(carry, list(records), index >= start)
+        return moved if fit.elbo is None else moved._replace(losses=losses(fit.elbo, index, carry))
 
     return lax.fori_loop(low, high, body, carry)

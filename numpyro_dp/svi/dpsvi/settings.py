@@ -64,6 +64,10 @@ class DPSVISettings:
             given = _validate.shown(self.elbo)
             raise ValueError(f"elbo must be a numpyro_dp.ElboTrace, got {given}")
 
+    def averaged(self, num_steps: int) -> int:
+        """How many of the last steps are averaged."""
+        return round(self.average * num_steps)
+
     @property
     def adapts(self) -> bool:
         """Whether a release before the steps gives their start, coordinates and clip norm."""

@@ -22,7 +22,7 @@ from numpyro_dp.svi.dpsvi.plan import ReleasePlan
 
 
 class Ready(NamedTuple):
-    """A run that needs only its charge to begin."""
+    """A run that needs only its charge to begin; the last ``tail`` steps are averaged."""
 
     target: VariationalModel
     records: tuple
@@ -30,6 +30,7 @@ class Ready(NamedTuple):
     plan: ReleasePlan
     begin: Carry
     curvature: CurvatureRelease | None
+    tail: int
 
 
 def first_carry(fit: Fit, state: SVIState, num_steps: int) -> Carry:

@@ -146,11 +146,10 @@ class VIPS:
         """
         with self._account.opened("VIPS.run", rng_key, args, kwargs) as run:
             user_key, start_key = as_typed_keys(rng_key, 1), usable_key(rng_key)
-            schedule, plan, found = self._bind(num_steps, args, kwargs)
-            target = self._target(schedule, found)
-            state = start = schedule.start(start_key)
-            records = tuple(schedule.records(args, kwargs))
-            _check_shapes(schedule, plan, start, records)
+            schedule, plan, found, start, records = self.prepared(
+                start_key, num_steps, args, kwargs
+            )
+            target, state = self._target(schedule, found), start
             steps, relation = plan.num_steps, self._account.relation
             paid = {"steps": steps, "total_variation": plan.total_variation}
             noise_key = run.charge(plan.cost(steps, steps), user_key, **paid)
@@ -198,6 +197,20 @@ class VIPS:
             return lambda _: 1 / sd
         noise = self._noise_multiplier
         return lambda steps: math.inf if not noise else sampling_rate * math.sqrt(steps) / noise
+
+    def prepared(
+        self, start_key: Any, num_steps: int | None, args: tuple, kwargs: dict
+    ) -> tuple[Schedule, Releases, Outline, Any, tuple[Array, ...]]:
+        """All of a run that comes before its charge: mistakes are met here and cost nothing.
+
+        :returns: what is asked of the records, how it is released, the model, where the run
+            starts, and the records.
+        """
+        schedule, plan, found = self._bind(num_steps, args, kwargs)
+        start = schedule.start(start_key)
+        records = tuple(schedule.records(args, kwargs))
+        _check_shapes(schedule, plan, start, records)
+        return schedule, plan, found, start, records
 
     def _bind(
         self, num_steps: int | None, args: tuple, kwargs: dict
@@ -269,7 +282,7 @@ def _check_shapes(schedule: Schedule, plan: Releases, state: Any, records: Seque
     records = jax.eval_shape(schedule.prepared, records)
     for phase, each in enumerate(plan.sums):
         after = jax.eval_shape(
-            lambda state, rows, phase=phase, each=each: _release(
+            lambda state, rows, phase=phase, each=each: released_step(
                 schedule, each, phase, state, random.key(0), list(rows), jnp.int32(0)
             ),
             state,
@@ -297,7 +310,7 @@ def _releases(
             yield done, state
 
 
-def _release(
+def released_step(
     schedule: Schedule,
     private_sum: PrivateSum,
     phase: int,
@@ -306,6 +319,7 @@ def _release(
     records: Sequence[Array],
     step: Array,
 ) -> Any:
+    """What is known after one more release, for use within a program."""
     released = private_sum.release(
         key, partial(schedule.statistic, phase, state), list(records), step
     )
@@ -317,4 +331,4 @@ def _release(
     )
 
 
-_compiled = jax.jit(_release, static_argnums=(0, 1, 2))
+_compiled = jax.jit(released_step, static_argnums=(0, 1, 2))

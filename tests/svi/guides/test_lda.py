@@ -25,7 +25,7 @@ from numpyro_dp.mechanisms import private_sum as mechanism
 from numpyro_dp.svi.guides.lda import statistics as lda_programme
 from numpyro_dp.svi.guides.lda.document import Mixture, in_order
 from numpyro_dp.svi.guides.lda.recognise import Corpus
-from numpyro_dp.svi.vips.vips import _release
+from numpyro_dp.svi.vips.vips import released_step
 from tests.models import OutOfSight
 
 K, V, PLACES = 3, 12, 10
@@ -504,7 +504,7 @@ def endings(documents, seed):
         known, shown = state, []
         for number, (phase, step) in enumerate(((0, 0), (1, 0), (1, 1))):
             each, sub = plan.sums[phase], random.fold_in(key, number)
-            known = _release(schedule, each, phase, known, sub, list(records), jnp.int32(step))
+            known = released_step(schedule, each, phase, known, sub, list(records), jnp.int32(step))
             shown.append(known.totals[:, 0].sum())
         # What the document's one word gained in each of the two rounds.
         return shown[1] + 2 * (shown[2] - 0.5 * shown[1])
