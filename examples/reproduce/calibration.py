@@ -83,7 +83,15 @@ def dpsgld(model: Any, budget: ndp.Budget, num_records: int) -> Any:
     return ndp.DPSGLD(model, privacy=budget)
 
 
+def dpfastmh(model: Any, budget: ndp.Budget, num_records: int) -> Any:
+    return ndp.DPFastMH(model, privacy=budget)
+
+
 def dpsvi(model: Any, budget: ndp.Budget, num_records: int) -> Any:
+    return ndp.DPSVI(model, AutoNormal(model), privacy=budget)
+
+
+def dpsvi_by_hand(model: Any, budget: ndp.Budget, num_records: int) -> Any:
     """Centred, with curvature; of three steps tried on the smallest cell the one that held most."""
     optimiser = optax.sgd(0.25 / num_records, momentum=0.9)
     options = {"clip_norm": 1.1, "clip": "centred", "scale": "curvature", "privacy": budget}
@@ -95,8 +103,15 @@ def vips(model: Any, budget: ndp.Budget, num_records: int) -> Any:
     return ndp.VIPS(model, guide, privacy=budget)
 
 
-METHODS = {"DPNUTS": dpnuts, "DPSGLD": dpsgld, "DPSVI": dpsvi, "VIPS": vips}
-STEPS = {"DPSVI": 80}
+METHODS = {
+    "DPNUTS": dpnuts,
+    "DPSGLD": dpsgld,
+    "DPFastMH": dpfastmh,
+    "DPSVI": dpsvi,
+    "DPSVI by hand": dpsvi_by_hand,
+    "VIPS": vips,
+}
+STEPS = {"DPSVI": 100, "DPSVI by hand": 80}
 
 
 def measured(name: str, cell: Cell, method: str, epsilon: float, datasets: int) -> dict[str, Any]:

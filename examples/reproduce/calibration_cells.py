@@ -229,7 +229,7 @@ def _columns(family: Callable[..., Any], num_records: int) -> Cell:
 
 
 _REAL = np.float32
-EVERY = ("DPNUTS", "DPSGLD", "DPSVI", "VIPS")
+EVERY = ("DPNUTS", "DPSGLD", "DPFastMH", "DPSVI", "DPSVI by hand", "VIPS")
 _HIERARCHY = Bar(margin=0.05, widths=(1.6,), each_site=True)
 CELLS = {
     "logistic-1000": Cell(

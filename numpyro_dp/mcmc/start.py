@@ -26,7 +26,7 @@ def starting_positions(
     :param keys: one typed key, or one for each chain.
     :param init_params: positions that the caller gives instead, checked for their shapes.
     :param num_chains: chains to start.
-    :raises ValueError: when ``init_params`` does not fit the latents.
+    :raises ValueError: when ``init_params`` does not fit the latents, or is not finite.
     """
     several = num_chains > 1
     if several and keys.ndim == 0:
@@ -41,7 +41,10 @@ def starting_positions(
             f"init_params has shapes {given}, but the unconstrained latents"
             f"{' (leading axis: chains)' if several else ''} have {expected}"
         )
-    return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), init_params, drawn)
+    found = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), init_params, drawn)
+    if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(found)):
+        raise ValueError("init_params holds numbers that are not finite: no step leads from there")
+    return found
 
 
 @partial(jax.jit, static_argnums=(0, 1))

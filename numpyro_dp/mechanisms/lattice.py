@@ -274,7 +274,8 @@ def _planned(
     if max_rows * radius + 9 * total_sd >= 1 << 31:
         warnings.warn(
             f"a sum of {max_rows} records may wrap around in 32-bit integers if most point the "
-            "same way (privacy is not affected): use a smaller sampling_rate",
+            "same way (privacy is not affected; the sum would then be wrong): use a smaller "
+            "sampling_rate where there is one",
             stacklevel=2,
         )
     return Lattice(

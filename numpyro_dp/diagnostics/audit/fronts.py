@@ -37,6 +37,9 @@ from numpyro_dp.svi.vips.vips import VIPS, released_step
 # Runs in one call of the program, and how many of them are in memory with all records' vectors.
 _TOGETHER, _IN_MEMORY = 2048, 64
 
+# Starts of which the loudest is attacked, and runs from each that say which it is.
+_STARTS, _TRIAL = 6, 256
+
 Front = DPSVI | VIPS | PrivateCentre
 
 
@@ -77,25 +80,42 @@ def attacked_runs(
     """Run often on either data set, and score every run.
 
     :param both: arguments of ``front.run``, of the data and of its neighbour.
-    :param key: of the common start.
+    :param key: of a few starts, of which that is common to all runs where most is heard.
     :param noise_keys: a key for each data set.
     :param num_steps: of one run; ``None`` for the least, or what a guide takes by itself.
     :raises ValueError: for data sets that are no neighbours, or are charged differently.
     """
     own = copy(front)
     object.__setattr__(own, "_account", front._account.apart(relation))
-    sides = [_side(own, key, num_steps, arguments) for arguments in both]
+    starts = random.split(key, 1 if isinstance(front, PrivateCentre) else _STARTS)
+    sides = [_side(own, starts[0], num_steps, arguments) for arguments in both]
     pair = take_apart(sides[0].records, sides[1].records, relation)
     if sides[0].event != sides[1].event:
         raise ValueError(
             "the two data sets are charged differently: give them equal public arguments, and "
             "sampling_rate= in place of batch_size="
         )
+    if len(starts) > 1:
+        # Where a record has nothing to say, as where its outcome is sure, nothing can be heard.
+        found = [
+            tuple(_side(own, each, num_steps, arguments).start for arguments in both)
+            for each in starts[1:]
+        ]
+        found.append((sides[0].start, sides[1].start))
+        trial = random.split(random.fold_in(noise_keys[0], num_runs), _TRIAL)
+        heard = [_heard(sides[0], start, trial, pair) for start, _ in found]
+        loudest = found[int(np.argmax(heard))]
+        sides = [side._replace(start=at) for side, at in zip(sides, loudest, strict=True)]
     first, second = (
         _scores(side, pair, noise_key, relation, num_runs, lambda more, at=at: show(at + more))
         for side, noise_key, at in zip(sides, noise_keys, (0, num_runs), strict=True)
     )
     return Attacked((first, second), sides[0].event, sides[0].num_steps)
+
+
+def _heard(side: Side, start: Any, keys: Any, pair: NeighbourPair) -> float:
+    """How much a few runs from a start tell; of no part in what is counted."""
+    return float(np.mean(_chunk(side.run, keys, start, side.records, pair).ratio))
 
 
 def _side(front: Front, key: Any, num_steps: int | None, args: tuple[Any, ...]) -> Side:

@@ -290,8 +290,8 @@ def _full_test(settings: MetropolisSettings) -> tuple[AcceptanceTest, int]:
     if settings.too_wide:
         raise ValueError(
             f"a move of one step size may tell more than {_WIDEST_STRIDE:g} nats of a record, for "
-            "which the rounding of its slope is not accounted for: take a smaller step_size or "
-            "likelihood_power, or give max_move="
+            "which the rounding of its slope is not accounted for: take a smaller step_size, "
+            "smoothness or likelihood_power, or give max_move="
         )
     if settings.directional:
         test: AcceptanceTest = Barker.create(settings.farthest)

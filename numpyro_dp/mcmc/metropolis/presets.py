@@ -12,10 +12,10 @@ class DPPenaltyMH(DPFastMH):
     """Private Metropolis–Hastings by the penalty rule: Gaussian noise on the log ratio.
 
     :class:`DPFastMH` with ``acceptance="penalty"``: the noisy log ratio is a Gaussian release, and
-    the penalty s²/2 makes up for its noise, so that the target stays exact.
+    the penalty s²/2 makes up for its noise, so that the target stays exact. It never adapts:
+    ``step_size`` and a bound on a record must be given, and ``noise_scale`` or ``privacy``.
 
-    Every argument, and **Privacy**, are :class:`DPFastMH`'s; ``noise_scale`` or ``privacy`` must be
-    given.
+    Every argument, and **Privacy**, are :class:`DPFastMH`'s.
 
     :raises ValueError: as :class:`DPFastMH`.
 
@@ -35,7 +35,8 @@ class DPPenaltyMH(DPFastMH):
 class DPBarkerMH(DPFastMH):
     """Private Metropolis–Hastings by Barker's rule: the accept bit's own randomness is the noise.
 
-    :class:`DPFastMH` with ``acceptance="barker"`` on all records.
+    :class:`DPFastMH` with ``acceptance="barker"`` on all records. Without ``step_size`` and a bound
+    on a record it adapts, as that does.
 
     Every other argument, and **Privacy**, are :class:`DPFastMH`'s.
 
