@@ -23,6 +23,7 @@ copyright = "The numpyro_dp developers, Apache-2.0"
 extensions = [
     "claims",
     "local_sockets",
+    "mutations",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx_copybutton",

@@ -191,6 +191,20 @@ def test_one_gaussian_is_not_enough_for_objective_perturbation():
     assert privacy_curve(event).delta(epsilon) >= truth
 
 
+# Either minimum is short of its own by up to γ/λ, in opposite directions.
+@pytest.mark.parametrize(("relation", "records"), [("zero_out", 1), ("replace_one", 2)])
+def test_what_a_minimum_is_short_of_is_charged(relation, records):
+    slope, convexity, short, sd = 1.0, 10.0, 0.5, 0.3
+    output = OutputPerturbationRelease(slope, convexity, short, sd)
+    apart = (records * slope + 2 * short) / (convexity * sd)
+    objective = ObjectivePerturbationRelease(slope, 0.25, convexity, 50.0, sd, short)
+    for epsilon in (0.0, 0.3, 1.0):
+        truth = gaussian_delta(epsilon, apart)
+        assert privacy_curve(output, relation).delta(epsilon) == pytest.approx(truth, rel=1e-6)
+        beside = gaussian_delta(epsilon, 2 * short / (convexity * sd))
+        assert privacy_curve(objective, relation).delta(epsilon) >= beside
+
+
 @pytest.mark.parametrize("two_sided", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_noisy_batch_agrees_with_quadrature(two_sided):
     bound, floor, sd = 0.02, 0.05, 0.4

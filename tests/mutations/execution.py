@@ -1,0 +1,107 @@
+"""Broken runs: charges, keys and conditions on the way from a call to the records."""
+
+from contextlib import contextmanager
+
+from numpyro_dp.execution import account
+from numpyro_dp.execution.account import Account, ChargedRun
+from tests.mutations.registry import mutation
+
+RUNS = "execution/test_account.py"
+
+
+@mutation(
+    "The noise is a function of the caller's key, although the run is called secure.",
+    f"{RUNS}::test_the_callers_key_makes_noise_only_on_a_condition",
+    r"np\.all\(words\[2\] != words\[0\]\)|assert np",
+)
+def secure_from_the_callers_key(patch):
+    patch.setattr(ChargedRun, "paid_key", lambda self, key: account.seeded_key(key))
+
+
+@mutation(
+    "The key of noise and batches is given before anything was charged.",
+    f"{RUNS}::test_nothing_gives_a_key_before_a_charge",
+    "DID NOT RAISE",
+)
+def key_before_the_charge(patch):
+    patch.setattr(ChargedRun, "paid_key", lambda self, key: account.os_key())
+
+
+@mutation(
+    "A run stands in its own report and not in the ledger.",
+    f"{RUNS}::test_ledger_and_report_count_every_charge_with_its_tables",
+    r"ledger\.epsilon",
+)
+def ledger_not_asked(patch):
+    def told(self, event, user_key, **known):
+        self.account.charges.append(account.Charge(event, **known))
+        return self.paid_key(user_key)
+
+    patch.setattr(ChargedRun, "charge", told)
+
+
+@mutation(
+    "A report counts the last charge of an object and none before it.",
+    f"{RUNS}::test_ledger_and_report_count_every_charge_with_its_tables",
+    r"found\.steps",
+)
+def earlier_runs_not_reported(patch):
+    honest = Account.report
+
+    def last(self, *given, **more):
+        kept, self.charges = self.charges, self.charges[-1:]
+        try:
+            return honest(self, *given, **more)
+        finally:
+            self.charges = kept
+
+    patch.setattr(Account, "report", last)
+
+
+@mutation(
+    "A run that fails is taken out of the ledger again, though its noise may have been seen.",
+    "mcmc/test_driver.py::test_interrupted_runs_stay_charged_and_leave_no_data",
+    r"len\(accountant\.entries\) == 1",
+    slow=True,
+)
+def failed_runs_given_back(patch):
+    honest = Account.opened
+
+    @contextmanager
+    def forgiving(self, *called):
+        before = self.accountant._ledger._book
+        try:
+            with honest(self, *called) as run:
+                yield run
+        except BaseException:
+            self.accountant._ledger._book = before
+            raise
+
+    patch.setattr(Account, "opened", forgiving)
+
+
+@mutation(
+    "Conditions of a charge are left out of the report.",
+    f"{RUNS}::test_conditions_of_every_charge_stand_in_every_report",
+    r"found\.conditions",
+)
+def conditions_left_out(patch):
+    patch.setattr(Account, "conditions", property(lambda self: ()))
+
+
+@mutation(
+    "A run inside a compiled program is charged once and executed often.",
+    f"{RUNS}::test_a_call_inside_a_transformation_is_refused",
+    "DID NOT RAISE",
+)
+def traced_runs_charged_once(patch):
+    patch.setattr(account, "is_traced", lambda *inputs: False)
+
+
+@mutation(
+    "Where the number of records is private, an error tells it.",
+    f"{RUNS}::test_where_the_size_is_private_no_error_of_the_preparation_tells_it",
+    "did not match",
+)
+def private_number_in_errors(patch):
+    patch.setattr(account, "redacted", lambda private, prepare, *given: prepare(*given))
