@@ -1,14 +1,17 @@
 """What several mutations need to break."""
 
+from __future__ import annotations
+
 import json
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from numpyro_dp.accounting.bounds import proved
+
+if TYPE_CHECKING:
+    import pytest
 
 
 class Instead:

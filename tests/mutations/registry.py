@@ -4,15 +4,18 @@ A mutation is declared beside the patch that makes it. ``tests/mutations/test_mu
 each and runs its test; ``docs/reference/mutations.md`` lists all of them.
 """
 
+from __future__ import annotations
+
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
@@ -104,9 +107,9 @@ def stands(folder: str, file: str, slow: bool = False, **broken: str) -> None:
 @cache
 def mutations() -> tuple[Mutation, ...]:
     """All mutations, by folder from the records outwards, quick ones first."""
-    for file in Path(__file__).parent.glob("*.py"):
-        if not file.stem.startswith("test_"):
-            import_module(f"tests.mutations.{file.stem}")
+    for name in (*FOLDERS, "standing"):
+        if Path(__file__).with_name(f"{name}.py").exists():
+            import_module(f"tests.mutations.{name}")
     return tuple(sorted(_FOUND, key=lambda m: (FOLDERS.index(m.folder), m.slow)))
 
 

@@ -1,0 +1,305 @@
+"""Broken runs and kernels: what is charged, what a record may do, what leaves."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+
+from numpyro_dp.accounting import events
+from numpyro_dp.mcmc import driver, nuts, plain, setup
+from numpyro_dp.mcmc.driver import MCMC
+from numpyro_dp.mcmc.kernel import PrivateKernel
+from numpyro_dp.mcmc.metropolis import plan, privacy_filter, step
+from numpyro_dp.mcmc.metropolis.step import BoundMetropolis
+from numpyro_dp.mcmc.posterior import bounded, conditional, rejection
+from tests.mutations.patches import Instead, everywhere
+from tests.mutations.registry import mutation
+
+CONTRACT = "contract/test_kernel_contract.py"
+METROPOLIS = "mcmc/metropolis/test_metropolis.py"
+STEPS = "mcmc/metropolis/test_metropolis_steps.py"
+REVIEWED = "mcmc/test_reviewed.py"
+DRAWS = "mcmc/posterior/test_ops_exact.py"
+DPSGLD = {"name": "DPSGLD"}
+
+# --- what is charged
+
+
+@mutation(
+    "Warm-up is not charged.",
+    f"{CONTRACT}::test_every_data_touching_step_is_charged",
+    r"== steps \* chains",
+    given={**DPSGLD, "method": "vectorized", "chains": 1},
+    slow=True,
+)
+def warmup_uncharged(patch):
+    honest = MCMC._charge
+
+    def later(self, charged, keys, bound, steps, first, later):
+        paid = steps - self.num_warmup * bound.steps_per_sample * self.num_chains
+        return honest(self, charged, keys, bound, paid, first, later)
+
+    patch.setattr(MCMC, "_charge", later)
+
+
+@mutation(
+    "Runs that go on from an earlier one are not charged.",
+    f"{CONTRACT}::test_charges_of_warmup_run_and_resume",
+    r"== 20",
+    given=DPSGLD,
+    slow=True,
+)
+def resumed_runs_uncharged(patch):
+    patch.setattr(
+        MCMC, "_take_reserved", lambda self, bound, steps: int(self._warmup_state is not None)
+    )
+
+
+@mutation(
+    "The kernel that chains start from is not charged.",
+    "mcmc/test_init_kernel.py::test_one_charge_covers_both_and_a_resumed_run_only_itself",
+    r"alone\.epsilon",
+    slow=True,
+)
+def first_kernel_uncharged(patch):
+    patch.setattr(setup.FirstSample, "event", property(lambda self: events.NoOpDpEvent()))
+
+
+@mutation(
+    "In plain NumPyro a chain steps on after the steps that were charged.",
+    "mcmc/test_plain.py::test_a_chain_takes_the_steps_it_was_charged_and_no_more",
+    r"isnan",
+    given={**DPSGLD, "chains": 2, "method": "vectorized", "charges": [16]},
+    slow=True,
+)
+def meter_ignored(patch):
+    patch.setattr(plain, "_may_step", lambda kernel, bound, state: jnp.ones((), bool))
+
+
+@mutation(
+    "A state may be stepped by a kernel that was not charged.",
+    f"{REVIEWED}::test_a_state_cannot_be_stepped_by_a_kernel_that_was_not_charged",
+    r"isnan",
+    slow=True,
+)
+def any_kernel_steps(patch):
+    patch.setattr(plain, "_digest", lambda *given: jnp.zeros(4, jnp.uint32))
+
+
+@mutation(
+    "DPNUTS answers other records with the likelihood of those before.",
+    "mcmc/test_nuts.py::test_other_arguments_are_neither_a_stale_posterior_nor_a_free_touch",
+    "DID NOT RAISE",
+    slow=True,
+)
+def stale_release(patch):
+    patch.setattr(nuts.Release, "_same", lambda self, leaves: True)
+
+
+@mutation(
+    "Of the release that adapts the steps only the first part is charged.",
+    "mcmc/sgmcmc/test_adapted.py::test_release_and_chains_are_one_charge_of_the_whole_budget",
+    r"1 \+ ROUNDS",
+    slow=True,
+)
+def adaptation_uncharged(patch):
+    honest = driver.ChainsCost.charge
+
+    def little(self, *given):
+        begun = events.ComposedDpEvent(self.first.event.events[:1])
+        return honest(replace(self, first=Instead(self.first, event=begun)), *given)
+
+    patch.setattr(driver.ChainsCost, "charge", little)
+
+
+@mutation(
+    "A choice among several candidates is charged as a choice between two.",
+    f"{METROPOLIS}::test_a_step_costs_what_its_theorem_says",
+    r"events\[0\] ==",
+    case=3,
+    slow=True,
+    fresh=True,
+)
+def candidates_charged_as_two(patch):
+    half = lambda width: events.MultiCandidateBit(width / 2)  # noqa: E731
+    patch.setattr(plan, "events", Instead(events, MultiCandidateBit=half))
+
+
+@mutation(
+    "A zCDP filter pays for every move, whatever is left.",
+    f"{METROPOLIS}::test_filter_arithmetic_is_exact",
+    r"bool\(paid\)",
+)
+def filter_never_refuses(patch):
+    honest = privacy_filter.spend
+
+    def generous(left, income, root):
+        paid, after = honest(left, income, root)
+        return jnp.ones_like(paid), after
+
+    everywhere(patch, honest, generous)
+
+
+@mutation(
+    "What a filter's chain has left is spent by every run that goes on from it.",
+    "mcmc/test_reviewed_family.py::"
+    "test_what_a_run_leaves_is_not_spent_by_every_run_that_goes_on_from_it",
+    "per_step",
+    slow=True,
+)
+def allowance_kept(patch):
+    patch.setattr(BoundMetropolis, "renewed", staticmethod(lambda state: state))
+
+
+# --- what a record may do
+
+
+@mutation(
+    "Records are let say twice what an accept bit is charged for.",
+    "mcmc/test_reviewed_family.py::test_a_record_is_cut_to_the_bound_that_is_charged",
+    r"<= nats",
+    slow=True,
+    fresh=True,
+)
+def twice_the_bound(patch):
+    honest = plan.FixedCharge
+    patch.setattr(plan, "FixedCharge", lambda limit, *more: honest(2 * limit, *more))
+
+
+@mutation(
+    "Where the charge is averaged over directions, a record may say more than its predictor does.",
+    f"{STEPS}::test_a_direction_averaged_term_stays_within_that_of_its_predictor",
+    r"np\.abs|1 \+ 1e-5",
+    slow=True,
+)
+def beyond_the_predictor(patch):
+    patch.setattr(step, "jnp", Instead(jnp, clip=lambda value, low, high: value))
+
+
+@mutation(
+    "A proposal is longer where the records are dense.",
+    f"{STEPS}::test_steps_are_free_of_the_noise_seed_of_their_neighbours",
+    "proposals",
+    slow=True,
+    fresh=True,
+)
+def proposal_reads_records(patch):
+    honest = BoundMetropolis._decide
+
+    def reading(self, key, state, record_cache, records):
+        walk = replace(self, walk=Longer(self.walk, jnp.sum(records[0][:8])))
+        return honest(walk, key, state, (), records)
+
+    patch.setattr(BoundMetropolis, "_decide", reading)
+    patch.setattr(BoundMetropolis, "_remembering", None)
+
+
+class Longer:
+    """A walk that goes farther by a factor that it should not know."""
+
+    def __init__(self, walk, total):
+        self.walk, self.total = walk, total
+
+    def draw(self, *given):
+        return self.walk.draw(*given) * (1 + 1e-3 * jnp.abs(self.total))
+
+
+@mutation(
+    "A record's log likelihood is not cut to the range that a draw is charged for.",
+    f"{DRAWS}::test_the_law_of_neighbours_stays_within_the_range_that_is_charged",
+    r"<= eta",
+)
+def range_not_cut(patch):
+    as_it_is = {"clip": lambda value, low, high: value, "where": lambda c, x, y: x}
+    patch.setattr(bounded, "jnp", Instead(jnp, **as_it_is))
+
+
+@mutation(
+    "That a rejection sampler may run out of tries is not charged.",
+    f"{DRAWS}::test_what_arithmetic_and_capped_tries_add_is_charged",
+    r"tv ==",
+    slow=True,
+)
+def tries_uncharged(patch):
+    patch.setattr(rejection.RejectionDraw, "tv", property(lambda self: 1e-12))
+
+
+@mutation(
+    "A draw by NUTS is taken for an exact one, without a condition.",
+    "mcmc/posterior/test_ops.py::test_conditional_draws_are_refused_by_a_budget",
+    "DID NOT RAISE",
+    slow=True,
+)
+def nuts_taken_for_exact(patch):
+    patch.setattr(conditional.NUTSDraw, "conditions", property(lambda self: ()))
+
+
+# --- what leaves
+
+
+@mutation(
+    "Fields that hold keys are collected like any other.",
+    f"{CONTRACT}::test_secret_and_unknown_fields_are_refused_before_any_charge",
+    "DID NOT RAISE",
+    given={**DPSGLD, "field": "rng_key"},
+    slow=True,
+)
+def secret_fields_shown(patch):
+    patch.setattr(setup, "check_fields", lambda *given: None)
+
+
+@mutation(
+    "A pickled run holds the records.",
+    f"{CONTRACT}::test_pickles_hold_neither_records_nor_keys",
+    "not in pickled",
+    given=DPSGLD,
+    slow=True,
+)
+def records_pickled(patch):
+    forget, state, kept = MCMC._forget, MCMC.__getstate__, []
+
+    def remembering(self):
+        kept[:] = [self._args]
+        forget(self)
+
+    patch.setattr(MCMC, "_forget", remembering)
+    patch.setattr(MCMC, "__getstate__", lambda self: {**state(self), "_args": kept[0]})
+
+
+@mutation(
+    "The key of a chain stays in the state that outlives its run.",
+    f"{CONTRACT}::test_pickles_hold_neither_records_nor_keys",
+    r"not .*key\.any",
+    given=DPSGLD,
+    slow=True,
+)
+def keys_kept(patch):
+    patch.setattr(driver, "scrub", lambda state: state)
+
+
+@mutation(
+    "A kernel hands its model to whoever looks, and ArviZ replays it on the records.",
+    f"{CONTRACT}::test_the_kernel_is_frozen_and_hides_its_model",
+    r"model is None",
+    given=DPSGLD,
+)
+def model_shown(patch):
+    def shown(self, name):
+        place = "_model" if name == "model" else name
+        return object.__getattribute__(self, place) or object.__getattribute__(self, name)
+
+    patch.setattr(PrivateKernel, "__getattribute__", shown)
+
+
+@mutation(
+    "That a chain started from a state of elsewhere is left out of the report.",
+    f"{REVIEWED}::test_a_foreign_state_and_given_positions_are_named_in_the_report",
+    "did not compute",
+    slow=True,
+)
+def foreign_state_unnamed(patch):
+    known = MCMC.post_warmup_state.fget
+    patch.setattr(
+        MCMC,
+        "post_warmup_state",
+        property(known, lambda self, state: self.__dict__.update(_warmup_state=state)),
+    )
