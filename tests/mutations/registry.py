@@ -47,7 +47,8 @@ class Mutation:
     :param because: what the failure must say, as a regular expression: a patch that merely crashes
         the package is caught by anything.
     :param given: arguments of the test, if it takes any, and of its fixtures.
-    :param case: which of the values the test is parametrised by, where ``given`` does not say.
+    :param case: number, or id, of the values the test is parametrised by, where ``given`` does not
+        say.
     :param fresh: whether compiled programs and tables made before are forgotten, before and after.
     """
 
@@ -59,7 +60,7 @@ class Mutation:
     patch: Callable[[pytest.MonkeyPatch], None] | None = None
     because: str = ""
     given: Mapping[str, Any] | None = None
-    case: int = 0
+    case: int | str = 0
     fresh: bool = False
 
     @property

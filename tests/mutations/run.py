@@ -80,12 +80,19 @@ def _cases(mutation: Mutation, module: ModuleType, check: Any) -> dict[str, Any]
             continue
         names, values = mark.args[:2]
         names = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
-        chosen = list(values)[mutation.case]
-        chosen = getattr(chosen, "values", chosen) if hasattr(chosen, "marks") else chosen
-        if len(names) == 1 and not hasattr(list(values)[mutation.case], "marks"):
+        chosen = _chosen(list(values), mutation.case)
+        if hasattr(chosen, "marks"):
+            chosen = chosen.values
+        elif len(names) == 1:
             chosen = (chosen,)
         found.update(zip(names, chosen, strict=True))
     return found
+
+
+def _chosen(values: list[Any], case: int | str) -> Any:
+    if isinstance(case, int):
+        return values[case]
+    return next(each for each in values if getattr(each, "id", None) == case)
 
 
 def _value(

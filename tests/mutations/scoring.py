@@ -1,0 +1,19 @@
+"""Broken releases of a likelihood, beside those that stand in ``tests/scoring``."""
+
+from numpyro_dp.accounting.events import ComposedDpEvent
+from numpyro_dp.scoring.adaptation import AdaptationPlan
+from tests.mutations.registry import mutation
+
+
+@mutation(
+    "Of the release that adapts a fit only the first part is charged.",
+    "svi/dpsvi/test_adapted.py::test_release_and_steps_are_one_charge_of_the_whole_budget",
+    r"1 \+ ROUNDS",
+    slow=True,
+    fresh=True,
+)
+def adaptation_uncharged(patch):
+    honest = AdaptationPlan.event.fget
+    patch.setattr(
+        AdaptationPlan, "event", property(lambda self: ComposedDpEvent(honest(self).events[:1]))
+    )
