@@ -19,7 +19,7 @@ from numpyro_dp.families.losses import Row
 from numpyro_dp.mechanisms import CHACHA20
 from tests.estimators.cases import planned
 
-# 0.27 is a little more than noise of multiplier 4 would cost, did a record's curvature cost nothing.
+# 0.27: a little more than noise of multiplier 4 costs, if a record's curvature costs nothing.
 EPSILONS = np.array([0.0, 0.05, 0.2, 0.27, 0.5, 1.0, 2.0, 4.0])
 X = np.float32([[0.5], [-1.0], [1.0]])
 

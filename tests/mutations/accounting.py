@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from numpyro_dp.accounting import (
     accountant as accountants,
+    admission,
     events,
     plan_steps,
     rounding,
@@ -16,6 +17,7 @@ from numpyro_dp.accounting.accountant import Accountant
 from numpyro_dp.accounting.bounds import bits, directional, domination, proved
 from numpyro_dp.accounting.budget import Budget
 from numpyro_dp.accounting.curve import PrivacyCurve
+from numpyro_dp.accounting.events import codec
 from numpyro_dp.accounting.ledger import book, file
 from numpyro_dp.accounting.pld import composition, grid, profiles, renyi
 from numpyro_dp.accounting.relation import sensitivity
@@ -71,6 +73,7 @@ def repetitions_uncounted(patch):
     "Two releases from one batch are charged as if each had a batch of its own.",
     f"{CURVES}::test_two_releases_from_one_batch_are_one_joint_event",
     r"approx",
+    slow=True,
 )
 def one_batch_as_two(patch):
     honest = proved._PROOFS[events.PoissonSampledDpEvent]
@@ -253,6 +256,26 @@ def losses_rounded_down(patch):
 
 
 @mutation(
+    "Losses past the end of their grid are dropped.",
+    "accounting/test_extremes.py::test_epsilon_is_never_too_small",
+    r"got >= exact",
+    case=3,
+    fresh=True,
+    slow=True,
+)
+def far_losses_dropped(patch):
+    honest = profiles.create_pmf_pessimistic_connect_dots
+
+    def cut(spacing, places, deltas):
+        found = honest(spacing, places, deltas).to_dense_pmf()
+        found._infinity_mass = 0.0
+        return found
+
+    patch.setattr(profiles, "create_pmf_pessimistic_connect_dots", cut)
+    patch.setattr(profiles, "_NEGLIGIBLE", 1e-9)
+
+
+@mutation(
     "Unequal levels of noise are grouped by rounding up to the quieter one.",
     f"{CURVES}::test_grouping_rounds_noise_down",
     r"bounds\[0\] <= grouped",
@@ -284,6 +307,37 @@ def renyi_without_delta(patch):
     everywhere(
         patch, renyi.renyi_epsilon, lambda divergences, delta: max(float(divergences.min()), 0.0)
     )
+
+
+@mutation(
+    "Rényi divergences of sampled steps ignore that a record was replaced and not removed.",
+    "accounting/test_extremes.py::test_epsilon_is_never_too_small",
+    r"got >= exact",
+    case=2,
+    slow=True,
+    fresh=True,
+)
+def renyi_ignores_the_relation(patch):
+    honest = composition._divergences.__wrapped__
+    patch.setattr(
+        composition, "_divergences", lambda made: honest(replace(made, relation="zero_out"))
+    )
+
+
+@mutation(
+    "What is stored of an event has fewer digits than what was checked.",
+    "accounting/events/test_events.py::test_round_trip_is_exact",
+    "==",
+    given={"event": events.GaussianDpEvent(1.123456789)},
+)
+def events_stored_in_few_digits(patch):
+    honest = codec._plain_value
+
+    def short(cls, field, value):
+        found = honest(cls, field, value)
+        return float(f"{found:.4g}") if isinstance(found, float) else found
+
+    patch.setattr(codec, "_plain_value", short)
 
 
 @mutation(
@@ -356,6 +410,24 @@ def chosen_as_planned(patch):
 def certificate_too_small(patch):
     honest = domination.least_shift
     everywhere(patch, honest, lambda *given: 0.98 * honest(*given))
+
+
+@mutation(
+    "By how much later charges may exceed their Gaussians is not taken off the budget.",
+    f"{ADMITTED}::test_the_best_choice_of_the_second_charge_stays_within_delta",
+    r"<= BUDGET\.delta",
+    case=1,
+    slow=True,
+    fresh=True,
+)
+def room_not_kept(patch):
+    honest = admission.rooms
+
+    def generous(first, budget):
+        found = honest(first, budget)
+        return found and found._replace(delta=budget.delta)
+
+    everywhere(patch, honest, generous)
 
 
 @mutation(

@@ -25,6 +25,7 @@ def solver_stops_early(patch):
     "The minimiser is released with half the noise that is charged.",
     "estimators/test_noise.py::test_outputs_are_on_the_lattice_with_floored_gaussian_noise",
     "LEAST_P",
+    slow=True,
 )
 def quiet_output(patch):
     honest = LatticeOutput.scale.fget

@@ -59,6 +59,45 @@ def earlier_runs_not_reported(patch):
 
 
 @mutation(
+    "The ledger is asked when a run is over, and its records have been read.",
+    "estimators/test_estimators.py::test_nothing_is_touched_when_the_charge_is_refused",
+    "records were touched",
+    slow=True,
+)
+def charged_afterwards(patch):
+    honest, opened = ChargedRun.charge, Account.opened
+
+    def promised(self, event, user_key, **known):
+        self.account.owed.append((self, event, user_key, known))
+        self.account.charges.append(account.Charge(event, **known))
+        return self.paid_key(user_key)
+
+    @contextmanager
+    def settling(self, *called):
+        self.owed = []
+        with opened(self, *called) as run:
+            yield run
+            for made, event, user_key, known in self.owed:
+                honest(made, event, user_key, **known)
+
+    patch.setattr(ChargedRun, "charge", promised)
+    patch.setattr(Account, "opened", settling)
+
+
+@mutation(
+    "Two runs of one object go on at the same time.",
+    f"{RUNS}::test_copies_keep_the_charges_and_runs_exclude_each_other",
+    "DID NOT RAISE",
+)
+def runs_side_by_side(patch):
+    @contextmanager
+    def opened(self, *called):
+        yield ChargedRun(self)
+
+    patch.setattr(Account, "opened", opened)
+
+
+@mutation(
     "A run that fails is taken out of the ledger again, though its noise may have been seen.",
     "mcmc/test_driver.py::test_interrupted_runs_stay_charged_and_leave_no_data",
     r"len\(accountant\.entries\) == 1",

@@ -13,6 +13,7 @@ MODELS = "families/test_glm.py"
     "A record's row is not projected to the public bound on its length.",
     f"{MODELS}::test_rows_are_projected_and_broken_ones_vanish",
     r"norms\.max\(\) <= 0\.7",
+    slow=True,
 )
 def rows_not_projected(patch):
     honest = GLM.clipped
@@ -35,6 +36,7 @@ def slope_understated(patch):
     f"{MODELS}::test_curvature_of_the_prior",
     "assert_allclose",
     given={"case": "correlated"},
+    slow=True,
 )
 def convexity_overstated(patch):
     honest = glm.prior_curvature

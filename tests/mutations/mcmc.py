@@ -7,11 +7,13 @@ import jax.numpy as jnp
 from numpyro_dp.accounting import events
 from numpyro_dp.mcmc import driver, nuts, plain, setup
 from numpyro_dp.mcmc.driver import MCMC
-from numpyro_dp.mcmc.kernel import PrivateKernel
+from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.metropolis import plan, privacy_filter, step
 from numpyro_dp.mcmc.metropolis.step import BoundMetropolis
 from numpyro_dp.mcmc.posterior import bounded, conditional, rejection
-from tests.mutations.patches import Instead, everywhere
+from numpyro_dp.mcmc.posterior.langevin import LangevinDraw
+from numpyro_dp.mcmc.sgmcmc import integrator
+from tests.mutations.patches import Instead, everywhere, one_key
 from tests.mutations.registry import mutation
 
 CONTRACT = "contract/test_kernel_contract.py"
@@ -150,6 +152,118 @@ def allowance_kept(patch):
     patch.setattr(BoundMetropolis, "renewed", staticmethod(lambda state: state))
 
 
+@mutation(
+    "What tables add to δ is left out of a Metropolis step's charge.",
+    f"{METROPOLIS}::test_a_step_costs_what_its_theorem_says",
+    r"\.distance",
+    slow=True,
+    fresh=True,
+)
+def tables_of_bits_uncharged(patch):
+    honest = plan.FixedCharge
+    patch.setattr(plan, "FixedCharge", lambda limit, event, tv: honest(limit, event, 0.0))
+
+
+@mutation(
+    "ε is calibrated and told at a larger δ than the budget's.",
+    f"{CONTRACT}::test_warmup_and_run_together_cost_the_budget",
+    r"epsilon|delta",
+    given=DPSGLD,
+    slow=True,
+)
+def another_delta(patch):
+    patch.setattr(PrivateKernel, "delta", property(lambda self: 1e-3))
+
+
+@mutation(
+    "What rounding lets a record move a Langevin step by is not charged.",
+    "mcmc/posterior/test_ops.py::test_the_rounding_that_is_charged_covers_what_64_bits_round",
+    r"method\.rounding",
+    slow=True,
+)
+def rounding_uncharged(patch):
+    patch.setattr(LangevinDraw, "bound", property(lambda self: self.target.lipschitz))
+
+
+@mutation(
+    "A filter's cost of a move is half of what its bound costs.",
+    f"{METROPOLIS}::test_the_filter_never_spends_more_than_was_charged",
+    r"spent <=",
+    slow=True,
+    fresh=True,
+)
+def filter_pays_half(patch):
+    honest = plan.BitCost
+    patch.setattr(plan, "BitCost", lambda factor, *more: honest(factor / 2, *more))
+
+
+@mutation(
+    "A record bound of the caller's holds for one direction of a move alone.",
+    f"{METROPOLIS}::test_a_bound_of_the_callers_holds_for_the_way_back_too",
+    r"approx",
+)
+def bound_of_one_direction(patch):
+    def one_way(self, points):
+        return jnp.asarray(self.power * self.record_bound(*points))
+
+    patch.setattr(privacy_filter.PairwiseBound, "__call__", one_way)
+
+
+# --- noise
+
+
+@mutation(
+    "Every step of a chain draws the same noise and batch.",
+    "contract/test_mutations.py::check_batches",
+    "batches",
+    given=DPSGLD,
+    slow=True,
+    fresh=True,
+)
+def steps_share_a_key(patch):
+    patch.setattr(BoundKernel, "keys", staticmethod(lambda state: (state.rng_key, state.rng_key)))
+
+
+@mutation(
+    "A step's release and its Langevin noise are drawn with one key.",
+    "contract/test_keys.py::test_no_kernel_uses_a_key_twice",
+    "used twice",
+    given=DPSGLD,
+    slow=True,
+    fresh=True,
+)
+def release_and_walk_share_a_key(patch):
+    patch.setattr(integrator, "random", Instead(integrator.random, split=one_key))
+
+
+@mutation(
+    "A Metropolis step's proposal, batch and accept bit are drawn with one key.",
+    "contract/test_keys.py::test_no_kernel_uses_a_key_twice",
+    "used twice",
+    given={"name": "DPFastMH mini-batch"},
+    slow=True,
+    fresh=True,
+)
+def proposal_and_bit_share_a_key(patch):
+    patch.setattr(step, "random", Instead(step.random, split=one_key))
+
+
+@mutation(
+    "All chains draw with the key of the first.",
+    "contract/test_chains.py::test_chains_are_charged_and_draw_batches_of_their_own",
+    "batches of a chain",
+    slow=True,
+    fresh=True,
+)
+def chains_share_a_key(patch):
+    honest = BoundKernel.init
+
+    def alike(self, rng_key, *more):
+        return honest(self, rng_key[jnp.zeros(rng_key.shape, int)], *more)
+
+    patch.setattr(BoundKernel, "init", alike)
+
+
 # --- what a record may do
 
 
@@ -207,6 +321,7 @@ class Longer:
     "A record's log likelihood is not cut to the range that a draw is charged for.",
     f"{DRAWS}::test_the_law_of_neighbours_stays_within_the_range_that_is_charged",
     r"<= eta",
+    slow=True,
 )
 def range_not_cut(patch):
     as_it_is = {"clip": lambda value, low, high: value, "where": lambda c, x, y: x}
@@ -234,6 +349,19 @@ def nuts_taken_for_exact(patch):
 
 
 # --- what leaves
+
+
+@mutation(
+    "A report tells the number of records where that is private.",
+    "mcmc/test_private_size.py::test_no_text_of_a_run_holds_the_number",
+    r"found == \[\]",
+    slow=True,
+)
+def private_number_told(patch):
+    honest = BoundKernel.stated
+    patch.setattr(
+        BoundKernel, "stated", lambda self, private_size: honest(self, private_size=False)
+    )
 
 
 @mutation(

@@ -6,11 +6,11 @@ from dataclasses import replace
 import jax.numpy as jnp
 
 from numpyro_dp.mechanisms import clip, lattice, noise_schedule, private_sum, random, subsample
-from numpyro_dp.mechanisms.accept import log_ratio, minibatch, rules
+from numpyro_dp.mechanisms.accept import log_ratio, minibatch, rules, tables
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 from numpyro_dp.mechanisms.sparse_sum import SparsePrivateSum
 from numpyro_dp.mechanisms.subsample import PoissonSampler
-from tests.mutations.patches import Instead, everywhere
+from tests.mutations.patches import Instead, everywhere, one_key
 from tests.mutations.registry import mutation
 
 SUMS = "mechanisms/test_private_sum.py"
@@ -117,6 +117,23 @@ def duplicate_rows_added(patch):
     patch.setattr(SparsePrivateSum, "_in_place", trusting)
 
 
+@mutation(
+    "The sum of a batch is clipped, and no record in it.",
+    "contract/test_mutations.py::check_sensitivity",
+    "sensitivity",
+    given={"name": "DPSGLD"},
+    slow=True,
+    fresh=True,
+)
+def sum_clipped_instead(patch):
+    def clipped(plan, vectors, rows, mask, *more):
+        total = jnp.where(mask[:, None], vectors, 0).sum(0) / plan.scale
+        shrink = jnp.minimum(1, plan.radius / jnp.linalg.norm(total))
+        return jnp.rint(total * shrink).astype(jnp.int32)
+
+    patch.setattr(private_sum, "integer_sum", clipped)
+
+
 # --- noise
 
 
@@ -199,6 +216,21 @@ def schedule_bounded_at_its_loudest(patch):
     patch.setattr(private_sum, "bound_at", fixed)
 
 
+@mutation(
+    "Batch and noise of one release are made of the same random words.",
+    f"{SUMS}::test_batch_dither_and_noise_are_drawn_from_words_of_their_own",
+    r"np\.unique|len\(words\)",
+)
+def batch_and_noise_share_words(patch):
+    honest = PrivateSum._words
+
+    def shared(self, key):
+        noise = honest(replace(self, sampler=None), key)[2]
+        return honest(self, key)[0], noise, noise
+
+    patch.setattr(PrivateSum, "_words", shared)
+
+
 # --- batches
 
 
@@ -261,6 +293,16 @@ def twice_the_rate(patch):
 
 
 @mutation(
+    "That a batch may outgrow its room is not charged.",
+    f"{BATCHES}::test_room_overflows_no_more_often_than_promised",
+    r"sampler\.tv >= overflow",
+)
+def overflow_uncharged(patch):
+    tables = property(lambda self: self.room * subsample.gap_tables(self.sampling_rate).tv)
+    patch.setattr(PoissonSampler, "tv", tables)
+
+
+@mutation(
     "Batches get room for their expected size alone, and what does not fit is not charged.",
     f"{BATCHES}::test_room_overflows_no_more_often_than_promised",
     "best <= overflow",
@@ -296,6 +338,7 @@ def one_word_for_two(patch):
     f"{WORDS}::test_uses_of_one_key_share_no_words",
     r"len\(set",
     fresh=True,
+    slow=True,
 )
 def words_of_two_uses(patch):
     patch.setattr(random, "_SPLIT", random._BITS)
@@ -368,6 +411,25 @@ def pieces_of_the_table_unpaid(patch):
 
 
 @mutation(
+    "The table of accept bits is rounded to a millionth.",
+    f"{BITS}::test_total_variation_of_the_tables",
+    "1e-12",
+    slow=True,
+    fresh=True,
+)
+def coarse_table_of_bits(patch):
+    honest = tables.nearest_weights
+
+    def coarse(law):
+        weights, tv = honest(law)
+        kept = [weight >> 43 << 43 for weight in weights]
+        kept[0] += sum(weights) - sum(kept)
+        return kept, tv
+
+    patch.setattr(tables, "nearest_weights", coarse)
+
+
+@mutation(
     "The noise of a penalty bit is half of what is charged.",
     f"{BITS}::test_decisions_happen_as_often_as_the_tables_say",
     "< 0.0113",
@@ -378,6 +440,18 @@ def pieces_of_the_table_unpaid(patch):
 def quiet_penalty(patch):
     honest = rules.floor_noise
     patch.setattr(rules, "floor_noise", lambda *given: honest(*given) // 2)
+
+
+@mutation(
+    "The noise of a noisy accept bit and its threshold are drawn with one key.",
+    "contract/test_keys.py::test_no_kernel_uses_a_key_twice",
+    "used twice",
+    given={"name": "DPPenaltyMH"},
+    slow=True,
+    fresh=True,
+)
+def noise_and_threshold_share_a_key(patch):
+    patch.setattr(rules, "random", Instead(rules.random, split=one_key))
 
 
 @mutation(

@@ -64,6 +64,7 @@ def record_counted_twice(patch):
     "Where the number of records is private, a prior may tell it.",
     f"{WALL}::test_a_prior_that_tells_the_number_of_records_is_refused",
     "DID NOT RAISE",
+    slow=True,
 )
 def prior_tells_the_number(patch):
     patch.setattr(programs, "_require_same", lambda whole, longer, plate: [])
@@ -93,6 +94,7 @@ def batching_rule_accepted(patch):
     "mcmc/test_reviewed_family.py::"
     "test_a_custom_derivative_that_sees_more_than_its_record_is_refused",
     "DID NOT RAISE",
+    slow=True,
 )
 def derivative_unjudged(patch):
     patch.setattr(split, "require_own_gradient", lambda *given: None)

@@ -39,6 +39,11 @@ def proof(patch: pytest.MonkeyPatch, event: type, seen: Any) -> None:
     patch.setitem(proved._PROOFS, event, lambda e, relation: honest(seen(e), relation))
 
 
+def one_key(key: Any, number: int = 2) -> tuple[Any, ...]:
+    """In place of ``jax.random.split``: the same key again and again."""
+    return (key,) * number
+
+
 @cache
 def _rows() -> dict[str, Any]:
     text = (Path(__file__).parents[1] / "vectors.json").read_text(encoding="utf-8")

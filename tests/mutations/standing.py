@@ -176,3 +176,11 @@ stands(
         "Accept bits hear each record four times: an audit proves more than their ε."
     ),
 )
+stands(
+    "mechanisms",
+    "statistical/test_metropolis.py",
+    slow=True,
+    test_the_free_branch_of_the_paper_is_caught=(
+        "A step accepts by min(1, e^l), as published: an attack proves more than a Barker bit's ε."
+    ),
+)

@@ -1,5 +1,7 @@
 """Broken fits: statistics, losses and centres."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 
@@ -7,6 +9,7 @@ from numpyro_dp.execution.account import Account
 from numpyro_dp.svi import centre
 from numpyro_dp.svi.dpsvi import fit
 from numpyro_dp.svi.dpsvi.elbo import ElboRelease, ElboTrace
+from numpyro_dp.svi.dpsvi.plan import ReleasePlan
 from numpyro_dp.svi.guides.conjugate import family
 from numpyro_dp.svi.guides.conjugate.mixture import NormalMixture
 from numpyro_dp.svi.guides.polya_gamma import base
@@ -69,6 +72,22 @@ def losses_uncharged(patch):
         return honest(self, self.trace.every * counted)
 
     patch.setattr(ElboRelease, "cost", half)
+
+
+@mutation(
+    "The curvature that scales a guide is released and not charged.",
+    "svi/dpsvi/test_dpsvi.py::test_scales_come_from_the_curvature",
+    "a tenth of the squared loss",
+    slow=True,
+    fresh=True,
+)
+def curvature_uncharged(patch):
+    honest = ReleasePlan.cost
+    patch.setattr(
+        ReleasePlan,
+        "cost",
+        lambda self, done, num_steps: honest(replace(self, curvature=None), done, num_steps),
+    )
 
 
 @mutation(

@@ -1,6 +1,7 @@
 """A package broken on purpose does not pass its tests, whichever part of it is broken."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,16 @@ def test_a_mutation_is_caught(mutation, request):
     said = failure(mutation, request)
     assert said is not None, f"survived: {mutation.broken}"
     assert re.search(mutation.because, said), f"caught for another reason: {said}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mutation", [pytest.param(each, id=each.id) for each in ALL if each.patch and each.given]
+)
+def test_the_honest_package_passes_what_is_given(mutation, request):
+    """Cases of its own a test passes where it stands; these were chosen here."""
+    honest = replace(mutation, patch=lambda patch: None, fresh=False)
+    assert failure(honest, request) is None
 
 
 def test_every_mutation_has_a_name_and_a_test_that_the_honest_package_passes():

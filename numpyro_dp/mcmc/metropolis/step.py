@@ -143,8 +143,8 @@ class BoundMetropolis(BoundKernel):
         self, key: Any, state: MetropolisState, record_cache: Any, records: list
     ) -> tuple[dict, Array, Any]:
         """One candidate, accepted or not."""
-        _, batch_key, accept_key = random.split(key, 3)
-        move = self.proposed(key, state)
+        walk_key, batch_key, accept_key = random.split(key, 3)
+        move = self._walked(walk_key, state)
         there = self.at(state, move)
         prior = self.private_model.log_prior(there) - self.private_model.log_prior(state.z)
         possible = prior > -jnp.inf
@@ -164,8 +164,11 @@ class BoundMetropolis(BoundKernel):
 
     def proposed(self, key: Any, state: MetropolisState) -> Float[Array, " dim"]:
         """The move of a step with this key, as the walk draws it."""
+        return self._walked(random.split(key, 3)[0], state)
+
+    def _walked(self, key: Any, state: MetropolisState) -> Float[Array, " dim"]:
         position = ravel_pytree(state.z)[0]
-        return self.walk.draw(random.split(key, 3)[0], state.i, position, 1)[0]
+        return self.walk.draw(key, state.i, position, 1)[0]
 
     def at(self, state: MetropolisState, move: Float[Array, " dim"]) -> dict[str, Array]:
         """Where a move leads."""

@@ -23,7 +23,12 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     ZCDpEvent,
 )
-from numpyro_dp.mcmc.metropolis.privacy_filter import COST_RANGE, FilteredCharge, spend
+from numpyro_dp.mcmc.metropolis.privacy_filter import (
+    COST_RANGE,
+    FilteredCharge,
+    PairwiseBound,
+    spend,
+)
 from tests.mcmc.metropolis.bound_kernels import FIXED, bound
 from tests.models import logistic, normal_mean
 
@@ -122,6 +127,14 @@ def test_the_filter_never_spends_more_than_was_charged(data):
         assert spent <= kernel.event(count).events[0].rho
         assert bool(tried) or int(limit) == 0
     assert spent > 0.5 * kernel.event(59).events[0].rho
+
+
+def test_a_bound_of_the_callers_holds_for_the_way_back_too():
+    """A move's cost is known before it, and the same from either end."""
+    here, there = {"w": jnp.array(1.0)}, {"w": jnp.array(3.0)}
+    one_way = PairwiseBound(lambda a, b: 0.1 * a["w"] + 0.01 * b["w"], power=2.0)
+    assert float(one_way([here, there])) == pytest.approx(2 * 0.31)
+    assert float(one_way([there, here])) == pytest.approx(2 * 0.31)
 
 
 @pytest.mark.parametrize(

@@ -202,8 +202,9 @@ def test_the_rounding_that_is_charged_covers_what_64_bits_round(wall, data):
     truth = slope @ x + theta.astype(np.longdouble)
     off = float(np.linalg.norm(np.asarray(truth - found, float)))
     assert 0 < off <= method.target.rounding(40.0)
+    assert method.event.lipschitz >= method.target.lipschitz + method.rounding
     # The charge stays a small part of what is charged.
-    assert method.rounding < 1e-3 * method.bound
+    assert 0 < method.rounding < 1e-3 * method.bound
 
 
 def test_many_records_make_the_charge_for_rounding_grow():
