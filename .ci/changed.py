@@ -27,6 +27,9 @@ def folders(base: str) -> list[str]:
         if top in ("numpyro_dp", "tests") and changed and name != "benchmarks":
             for folder in ALSO.get(name, (name,)) if top == "numpyro_dp" else (name,):
                 lines[folder] += changed
+            if top == "numpyro_dp":
+                # No mutation may survive a change.
+                lines["mutations"] += 1
     paths = [Path("tests", name) for name, _ in lines.most_common()]
     return [str(p) for p in paths if p.is_dir() or (p.exists() and p.match("test_*.py"))]
 
