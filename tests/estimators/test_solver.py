@@ -79,6 +79,15 @@ def test_the_gradient_norm_is_guaranteed_on_every_data_set(name, kind):
         assert np.linalg.norm(gradient(plan, rows, early)) > tolerance
 
 
+def test_rounding_of_the_output_is_charged_with_the_solvers_error():
+    _, _, plan, _ = planned(OutputPerturbation, "logistic", *data("random"), noise_multiplier=1.0)
+    problem, event = plan.problem, plan.event.events[0]
+    solver = (plan.contribution * problem.strong_convexity - problem.lipschitz) / 2
+    rounding = problem.strong_convexity * plan.output.rounding
+    assert rounding > 1e-3 * solver, "too small to be seen"
+    assert event.gradient_tolerance == pytest.approx(solver + rounding, rel=1e-6)
+
+
 def test_rounding_stays_within_its_bound():
     x, y = data("random")
     _, glm, plan, records = planned(OutputPerturbation, "logistic", x, y, noise_multiplier=1.0)

@@ -118,6 +118,15 @@ def unknown_events_free(patch):
 
 
 @mutation(
+    "A release without privacy costs nothing.",
+    f"{CURVES}::test_no_privacy_is_infinite",
+    r"== inf",
+)
+def no_privacy_free(patch):
+    patch.setitem(proved._PROOFS, events.NonPrivateDpEvent, lambda event, relation: proved.Proved())
+
+
+@mutation(
     "A posterior draw is charged alike when a record changes its value and when it vanishes.",
     f"{ROWS}::test_row_of_another_mechanism",
     TOO_SMALL,

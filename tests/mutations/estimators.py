@@ -1,9 +1,10 @@
 """Broken estimators: solvers that stop early, noise that is not there, terms left out."""
 
-from numpyro_dp.estimators import noise, objective, perturbation, solver
+from numpyro_dp.accounting import events
+from numpyro_dp.estimators import noise, objective, output, perturbation, solver
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.estimators.release import LatticeOutput
-from tests.mutations.patches import everywhere
+from tests.mutations.patches import Instead, everywhere
 from tests.mutations.registry import mutation
 
 EXACT = "estimators/test_exact.py"
@@ -53,6 +54,21 @@ def quiet_linear_term(patch):
 )
 def curvature_of_a_record_left_out(patch):
     patch.setattr(Problem, "record_smoothness", property(lambda self: 0.0))
+
+
+@mutation(
+    "What rounding to the lattice moves a minimiser by is not charged.",
+    "estimators/test_solver.py::test_rounding_of_the_output_is_charged_with_the_solvers_error",
+    "approx",
+    slow=True,
+)
+def rounding_of_the_output_uncharged(patch):
+    def exact(lipschitz, strong_convexity, gradient_tolerance, noise_sd):
+        rounding = LatticeOutput(noise_sd, 3).rounding
+        short = gradient_tolerance - strong_convexity * rounding
+        return events.OutputPerturbationRelease(lipschitz, strong_convexity, short, noise_sd)
+
+    patch.setattr(output, "events", Instead(events, OutputPerturbationRelease=exact))
 
 
 @mutation(

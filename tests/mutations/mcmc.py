@@ -12,6 +12,7 @@ from numpyro_dp.mcmc.metropolis import plan, privacy_filter, step
 from numpyro_dp.mcmc.metropolis.step import BoundMetropolis
 from numpyro_dp.mcmc.posterior import bounded, conditional, rejection
 from numpyro_dp.mcmc.posterior.langevin import LangevinDraw
+from numpyro_dp.mcmc.reserved import Reserved
 from numpyro_dp.mcmc.sgmcmc import integrator
 from tests.mutations.patches import Instead, everywhere, one_key
 from tests.mutations.registry import mutation
@@ -41,6 +42,63 @@ def warmup_uncharged(patch):
         return honest(self, charged, keys, bound, paid, first, later)
 
     patch.setattr(MCMC, "_charge", later)
+
+
+@mutation(
+    "Of several steps a sample only one is charged.",
+    f"{CONTRACT}::test_every_data_touching_step_is_charged",
+    r"== steps \* chains",
+    given={**DPSGLD, "method": "vectorized", "chains": 1},
+    slow=True,
+)
+def steps_between_samples_uncharged(patch):
+    honest = MCMC._charge
+
+    def fewer(self, charged, keys, bound, steps, first, later):
+        return honest(self, charged, keys, bound, steps // bound.steps_per_sample, first, later)
+
+    patch.setattr(MCMC, "_charge", fewer)
+
+
+@mutation(
+    "One charge of a warm-up pays for samples again and again.",
+    "mcmc/test_driver.py::test_only_the_announced_samples_were_charged_with_the_warmup",
+    r"== 2",
+    given={"change": "second run"},
+    slow=True,
+)
+def warmup_pays_for_all_samples(patch):
+    honest = MCMC._take_reserved
+
+    def kept(self, bound, steps):
+        reserved = self._reserved
+        paid = honest(self, bound, steps)
+        self._reserved = reserved
+        return paid or (reserved.done if reserved else 0)
+
+    patch.setattr(MCMC, "_take_reserved", kept)
+
+
+@mutation(
+    "More samples than a warm-up announced are paid for by its charge.",
+    "mcmc/test_driver.py::test_only_the_announced_samples_were_charged_with_the_warmup",
+    r"== 2",
+    given={"change": "more samples"},
+    slow=True,
+)
+def warmup_pays_for_more(patch):
+    patch.setattr(Reserved, "covers", lambda self, *given: True)
+
+
+@mutation(
+    "In plain NumPyro a chain goes on under the key of its own state.",
+    "mcmc/test_plain.py::test_resuming_with_the_states_own_key_is_refused",
+    "DID NOT RAISE",
+    given={**DPSGLD, "chains": 1},
+    slow=True,
+)
+def own_key_accepted(patch):
+    patch.setattr(plain, "CHACHA20", None)
 
 
 @mutation(
@@ -287,6 +345,20 @@ def twice_the_bound(patch):
 )
 def beyond_the_predictor(patch):
     patch.setattr(step, "jnp", Instead(jnp, clip=lambda value, low, high: value))
+
+
+@mutation(
+    "A record of bounded gradient and curvature is let say twice what they allow.",
+    "mcmc/metropolis/test_metropolis_smooth.py::"
+    "test_no_record_exceeds_its_gradient_and_curvature_in_any_move",
+    "most",
+    case=1,
+    slow=True,
+    fresh=True,
+)
+def beyond_gradient_and_curvature(patch):
+    honest = BoundMetropolis.allowance
+    patch.setattr(BoundMetropolis, "allowance", lambda self, *given: 2 * honest(self, *given))
 
 
 @mutation(

@@ -173,6 +173,22 @@ def two_draws_uncharged(patch):
 
 
 @mutation(
+    "The sign of the noise follows from its size.",
+    f"{TABLES}::test_noise_has_the_floored_normal_law",
+    "> 1e-6",
+    slow=True,
+    fresh=True,
+)
+def sign_of_the_noise_from_its_size(patch):
+    honest = lattice.floor_noise
+
+    def tied(plan, first, second):
+        return honest(plan, (first & 0x7FFFFFFF) | ((first & 0x40000000) << 1), second)
+
+    everywhere(patch, honest, tied)
+
+
+@mutation(
     "The noise is never negative.",
     f"{TABLES}::test_noise_is_centred_by_the_mean_of_the_plan",
     r"noise\.mean\(\)",
@@ -452,6 +468,42 @@ def quiet_penalty(patch):
 )
 def noise_and_threshold_share_a_key(patch):
     patch.setattr(rules, "random", Instead(rules.random, split=one_key))
+
+
+@mutation(
+    "Which records a mini-batch draws decides which of them it keeps.",
+    "mechanisms/accept/test_accept_minibatch.py::test_kept_counts_are_poisson_and_independent",
+    r"counts\.(mean|var)\(\) - rate|np\.cov",
+    slow=True,
+    fresh=True,
+)
+def draws_decide_what_is_kept(patch):
+    honest = minibatch.word_pairs
+
+    def repeated(key, number):
+        first, second = honest(key, number)
+        room = number // 2
+        return jnp.concatenate([first[:room], first[:room], first[-1:]]), second
+
+    patch.setattr(minibatch, "word_pairs", repeated)
+
+
+@mutation(
+    "The sign of an accept bit's threshold follows from its size.",
+    f"{BITS}::test_decisions_happen_as_often_as_the_tables_say",
+    "< 0.0113",
+    given={"name": "barker"},
+    slow=True,
+    fresh=True,
+)
+def sign_of_the_threshold_from_its_size(patch):
+    honest = tables.word_pairs
+
+    def tied(key, number):
+        first, second = honest(key, number)
+        return (first & 0x7FFFFFFF) | ((first & 0x40000000) << 1), second
+
+    patch.setattr(tables, "word_pairs", tied)
 
 
 @mutation(
