@@ -27,6 +27,17 @@ DPSGLD = {"name": "DPSGLD"}
 # --- what is charged
 
 
+def _charging(patch, paid):
+    """Charge other steps than those of a run: from those, and the steps of a sample."""
+    honest = MCMC._charge
+
+    def charge(self, charged, keys, bound, steps, *more):
+        fewer = paid(self, steps, bound.steps_per_sample)
+        return honest(self, charged, keys, bound, fewer, *more)
+
+    patch.setattr(MCMC, "_charge", charge)
+
+
 @mutation(
     "Warm-up is not charged.",
     f"{CONTRACT}::test_every_data_touching_step_is_charged",
@@ -35,13 +46,10 @@ DPSGLD = {"name": "DPSGLD"}
     slow=True,
 )
 def warmup_uncharged(patch):
-    honest = MCMC._charge
-
-    def later(self, charged, keys, bound, steps, first, later):
-        paid = steps - self.num_warmup * bound.steps_per_sample * self.num_chains
-        return honest(self, charged, keys, bound, paid, first, later)
-
-    patch.setattr(MCMC, "_charge", later)
+    _charging(
+        patch,
+        lambda mcmc, steps, of_sample: steps - mcmc.num_warmup * of_sample * mcmc.num_chains,
+    )
 
 
 @mutation(
@@ -52,12 +60,7 @@ def warmup_uncharged(patch):
     slow=True,
 )
 def steps_between_samples_uncharged(patch):
-    honest = MCMC._charge
-
-    def fewer(self, charged, keys, bound, steps, first, later):
-        return honest(self, charged, keys, bound, steps // bound.steps_per_sample, first, later)
-
-    patch.setattr(MCMC, "_charge", fewer)
+    _charging(patch, lambda mcmc, steps, of_sample: steps // of_sample)
 
 
 @mutation(

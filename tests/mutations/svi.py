@@ -131,10 +131,7 @@ def private_number_used(patch):
     fresh=True,
 )
 def conjugate_statistic_twice(patch):
-    honest = NormalMixture.statistic
-    patch.setattr(
-        NormalMixture, "statistic", lambda self, state, record: 2 * honest(self, state, record)
-    )
+    _changed(patch, NormalMixture, lambda statistic: 2 * statistic)
 
 
 @mutation(
@@ -145,7 +142,7 @@ def conjugate_statistic_twice(patch):
     fresh=True,
 )
 def conjugate_statistic_of_others(patch):
-    _leaking(patch, family.ConjugateSchedule)
+    _changed(patch, family.ConjugateSchedule, among_others)
 
 
 @mutation(
@@ -157,7 +154,7 @@ def conjugate_statistic_of_others(patch):
     fresh=True,
 )
 def polya_gamma_statistic_of_others(patch):
-    _leaking(patch, base.PolyaGammaSchedule)
+    _changed(patch, base.PolyaGammaSchedule, among_others)
 
 
 @mutation(
@@ -168,7 +165,7 @@ def polya_gamma_statistic_of_others(patch):
     fresh=True,
 )
 def belief_statistic_of_others(patch):
-    _leaking(patch, beliefs.BeliefSchedule)
+    _changed(patch, beliefs.BeliefSchedule, among_others)
 
 
 @mutation(
@@ -179,12 +176,9 @@ def belief_statistic_of_others(patch):
     fresh=True,
 )
 def belief_statistic_twice(patch):
-    honest = beliefs.BeliefSchedule.statistic
-    patch.setattr(
-        beliefs.BeliefSchedule, "statistic", lambda self, *given: 2 * honest(self, *given)
-    )
+    _changed(patch, beliefs.BeliefSchedule, lambda statistic: 2 * statistic)
 
 
-def _leaking(patch, schedule):
-    honest = schedule.statistic
-    patch.setattr(schedule, "statistic", lambda self, *given: among_others(honest(self, *given)))
+def _changed(patch, owner, change):
+    honest = owner.statistic
+    patch.setattr(owner, "statistic", lambda self, *given: change(honest(self, *given)))
