@@ -460,9 +460,9 @@ def quiet_penalty(patch):
 
 @mutation(
     "The noise of a noisy accept bit and its threshold are drawn with one key.",
-    "contract/test_keys.py::test_no_kernel_uses_a_key_twice",
-    "used twice",
-    given={"name": "DPPenaltyMH"},
+    f"{BITS}::test_decisions_happen_as_often_as_the_tables_say",
+    "< 0.0113",
+    given={"name": "penalty"},
     slow=True,
     fresh=True,
 )
