@@ -242,6 +242,11 @@ class PrivateKernel(_Kernel):
         if self.accountant is not None and not isinstance(self.accountant, Accountant):
             given = _validate.shown(self.accountant)
             raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {given}")
+        if self.init_strategy is not None and not callable(self.init_strategy):
+            given = _validate.shown(self.init_strategy)
+            raise ValueError(
+                f"init_strategy must be one of NumPyro's, such as init_to_uniform(), got {given}"
+            )
         _validate.positive_int("steps_per_sample", self.steps_per_sample)
         _validate.given(_validate.positive_int, num_steps=self.num_steps)
         if self.init_kernel is not None:

@@ -51,12 +51,14 @@ class Entry(NamedTuple):
     weight: int = 4
 
 
-def chain(kernel: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+_SIZES = ("num_warmup", "num_samples", "num_chains")
+
+
+def chain(kernel: Callable[..., Any], warmup: int = 2, **settings: Any) -> Callable[..., Any]:
     def run(options, accountant, data):
-        run_options = {k: options.pop(k) for k in ("num_warmup", "num_samples", "num_chains")
-                       if k in options}  # fmt: skip
+        sizes = {"num_warmup": warmup, "num_samples": 4}
+        sizes |= {name: options.pop(name) for name in _SIZES if name in options}
         made = kernel(logistic, **settings | {"accountant": accountant} | options)
-        sizes = {"num_warmup": 2, "num_samples": 4} | run_options
         mcmc = ndp.MCMC(made, progress_bar=False, **sizes)
         mcmc.run(jax.random.key(0), *data)
         return mcmc.get_samples(), mcmc.privacy
@@ -106,7 +108,7 @@ def release(options, accountant, data):
     found = ndp.LikelihoodRelease(logistic, **settings).run(
         jax.random.key(0), *data, progress_bar=False
     )
-    return found.guide_params if hasattr(found, "guide_params") else 0.0, found.privacy
+    return found.diagnostics.disagreement, found.privacy
 
 
 def ledger(options, accountant, data):
@@ -139,7 +141,7 @@ ENTRIES = {
         (*_SUMS, "step_size", "friction", "temperature"), chain(ndp.DPSGHMC, **_GRADIENT)
     ),
     "DPSGNHT": Entry((*_SUMS, "step_size", "diffusion"), chain(ndp.DPSGNHT, **_GRADIENT)),
-    "DPSGFS": Entry((*_SUMS, "step_size", "precondition"), chain(ndp.DPSGFS, **_GRADIENT)),
+    "DPSGFS": Entry((*_SUMS, "step_size", "likelihood_power"), chain(ndp.DPSGFS, **_GRADIENT)),
     "DPFastMH": Entry(
         (
             *_NOISE[2:],
@@ -157,7 +159,7 @@ ENTRIES = {
         ),
         chain(ndp.DPFastMH, **_WALK),
         8,
-    ),  # fmt: skip
+    ),
     "DPPenaltyMH": Entry(
         ("privacy", "noise_scale", "lipschitz"), chain(ndp.DPPenaltyMH, **_WALK, noise_scale=2.0)
     ),
@@ -169,7 +171,7 @@ ENTRIES = {
     ),
     "OPS": Entry(
         ("privacy", "likelihood_power", "max_records", "num_warmup", "num_samples"),
-        chain(ndp.OPS, guarantee=ndp.StronglyLogConcave(row_norm=1.0), num_warmup=0),
+        chain(ndp.OPS, guarantee=ndp.StronglyLogConcave(row_norm=1.0), warmup=0),
         2,
     ),
     "DPSVI": Entry(
@@ -195,7 +197,7 @@ ENTRIES = {
             "max_records",
         ),
         estimate(ndp.OutputPerturbation),
-    ),  # fmt: skip
+    ),
     "ObjectivePerturbation": Entry(
         (*_NOISE, "row_norm", "regularisation", "noise", "huber", "max_iterations"),
         estimate(ndp.ObjectivePerturbation),

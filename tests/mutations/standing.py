@@ -129,16 +129,17 @@ stands(
 )
 stands(
     "svi",
-    "svi/test_audit.py",
+    "diagnostics/audit/test_audit_everything.py",
     slow=True,
-    test_half_the_noise_is_proved="DPSVI has half its noise: an attack proves more than its ε.",
+    test_half_the_noise_is_proved=(
+        "Fits, guides and minimisers have half their noise: an attack proves more than their ε."
+    ),
 )
 stands(
     "svi",
-    "svi/guides/test_polya_gamma_audit.py",
-    slow=True,
-    test_the_attack_proves_half_the_noise=(
-        "A Pólya-Gamma guide has a quarter of its noise: an attack proves more than its ε."
+    "diagnostics/audit/test_audit_everything.py",
+    test_a_private_centre_is_audited_and_half_its_noise_refuted=(
+        "A private centre has half its noise: an audit proves more than its ε."
     ),
 )
 stands(

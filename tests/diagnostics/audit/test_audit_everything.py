@@ -125,7 +125,7 @@ CASES = {
         lambda: vips(ndp.guides.LDAGuide, topics, document_length=6, inner_steps=2),
         pair([6.0, 0, 0, 0, 0], other=0.0),
         {"num_steps": 6, "num_chains": 4000},
-        0.25,
+        0.15,
     ),
     "VIPS network": (
         lambda: vips(ndp.guides.SigmoidBeliefNetworkGuide, network, record_norm=2.0, inner_steps=2),
@@ -152,7 +152,7 @@ CASES = {
         lambda: ndp.ObjectivePerturbation(logistic, row_norm=1.0, privacy=BUDGET),
         made_up(logistic),
         {},
-        0.4,
+        0.3,
     ),
     "objective perturbation, gamma": (
         lambda: ndp.ObjectivePerturbation(logistic, row_norm=1.0, noise="gamma", privacy=BUDGET),
@@ -172,7 +172,7 @@ CASES = {
         lambda: ndp.OPS(
             mean,
             guarantee=ndp.BoundedLikelihood(-2.0, 0.0),
-            sampler=ndp.Grid(mu=np.linspace(-30, 30, 101)),
+            sampler=ndp.Grid({"mu": np.linspace(-30, 30, 101)}),
             privacy=BUDGET,
         ),
         pair(0.0),
