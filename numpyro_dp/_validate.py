@@ -109,6 +109,12 @@ def given(check: Callable[[str, object], object], **named: object) -> None:
             check(name, value)
 
 
+def plate_name(data_plate: object) -> None:
+    """Refuse what cannot be the name of a plate; ``None`` stands for none."""
+    if data_plate is not None and not isinstance(data_plate, str):
+        raise ValueError(f"data_plate must be the name of a plate, got {shown(data_plate)}")
+
+
 def positive_int(name: str, value: object) -> int:
     """Return ``value`` as an int of at least 1."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:

@@ -14,6 +14,7 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget
 from numpyro_dp.execution.account import ChargedRun
 from numpyro_dp.scoring.forecast import Forecast
@@ -99,6 +100,12 @@ class DPNUTS(MCMCKernel):
                     f"DPNUTS has no option {name!r}; NUTS's own are {', '.join(known)}. There is "
                     "no clip norm and no noise to choose"
                 )
+        # Met by NUTS itself, it would be after the charge.
+        _validate.given(_validate.positive, step_size=nuts.get("step_size"))
+        _validate.given(_validate.rate, target_accept_prob=nuts.get("target_accept_prob"))
+        depth = nuts.get("max_tree_depth", 10)
+        for each in depth if isinstance(depth, tuple) and len(depth) == 2 else (depth,):
+            _validate.positive_int("max_tree_depth", each)
         given = {
             "user_model": model,
             "privacy": privacy,

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
+from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.additivity import dummy_records
 from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
@@ -341,6 +342,7 @@ def _specify(
     data_plate: str | None,
     private_size: bool,
 ) -> Spec:
+    _validate.plate_name(data_plate)
     if not isinstance(model, Hashable):
         raise UnsupportedModelError(
             f"the model is an unhashable {type(model).__name__}: pass a function"

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
+from numpyro_dp import _validate
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
 from numpyro_dp.model.guided.elbo import ModelAndGuide, TracedElbo, check_sum, trace_bound
@@ -70,6 +71,7 @@ def outline(
     ``summed=False`` is for guides that take care of discrete latents themselves: the model is not
     split, and no density of it may be used.
     """
+    _validate.plate_name(data_plate)
     given, records = read_arguments(model, args, kwargs)
     layout = given.redacted() if private_size else given
     structure = read_structure(model, layout, init_to_uniform(), private_size=private_size)
