@@ -27,6 +27,24 @@ if TYPE_CHECKING:
         NeighbouringData as NeighbouringData,
         loudest_pair as loudest_pair,
     )
+    from numpyro_dp.diagnostics.checks.accuracy import (
+        Accuracy as Accuracy,
+        private_accuracy as private_accuracy,
+    )
+    from numpyro_dp.diagnostics.checks.calibration import (
+        CalibrationCurve as CalibrationCurve,
+        private_calibration_curve as private_calibration_curve,
+    )
+    from numpyro_dp.diagnostics.checks.log_density import (
+        LogPredictiveDensity as LogPredictiveDensity,
+        private_log_predictive_density as private_log_predictive_density,
+    )
+    from numpyro_dp.diagnostics.checks.predictive_check import (
+        private_posterior_predictive_check as private_posterior_predictive_check,
+    )
+    from numpyro_dp.diagnostics.checks.predictive_result import (
+        PredictiveCheck as PredictiveCheck,
+    )
     from numpyro_dp.diagnostics.clipping_rate import (
         ClippingRate as ClippingRate,
         clipping_rate as clipping_rate,
@@ -93,6 +111,7 @@ _moved.install()
 
 _HOME = {
     "Accountant": "accounting",
+    "Accuracy": "diagnostics.checks.accuracy",
     "AuditResult": "diagnostics",
     "BayesianAccountant": "accounting.bayesian",
     "BoundedLikelihood": "mcmc",
@@ -101,6 +120,7 @@ _HOME = {
     "DPBarkerMH": "mcmc",
     "DPFastMH": "mcmc",
     "DPPenaltyMH": "mcmc",
+    "CalibrationCurve": "diagnostics.checks.calibration",
     "CentredInputs": "svi",
     "ClippingRate": "diagnostics.clipping_rate",
     "CoverageResult": "diagnostics.coverage.result",
@@ -118,6 +138,7 @@ _HOME = {
     "EstimatorResult": "estimators",
     "LedgerError": "errors",
     "LikelihoodRelease": "scoring.release",
+    "LogPredictiveDensity": "diagnostics.checks.log_density",
     "MCMC": "mcmc",
     "MissingCount": "diagnostics.missing",
     "NeighbouringData": "diagnostics.audit.loudest",
@@ -127,6 +148,7 @@ _HOME = {
     "OutputPerturbation": "estimators",
     "Plan": "diagnostics.plan.plan",
     "PolynomialStepSize": "mcmc",
+    "PredictiveCheck": "diagnostics.checks.predictive_result",
     "PrivacyReport": "accounting",
     "PrivateCentre": "svi",
     "Rejection": "mcmc",
@@ -148,6 +170,10 @@ _HOME = {
     "plot_budget": "diagnostics.plots",
     "plot_epsilon_by_step": "diagnostics.plots",
     "plot_privacy_curve": "diagnostics.plots",
+    "private_accuracy": "diagnostics.checks.accuracy",
+    "private_calibration_curve": "diagnostics.checks.calibration",
+    "private_log_predictive_density": "diagnostics.checks.log_density",
+    "private_posterior_predictive_check": "diagnostics.checks.predictive_check",
     "public": "model.records",
 }
 

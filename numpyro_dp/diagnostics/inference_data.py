@@ -230,9 +230,8 @@ def _of_result(
 def _attributes(
     report: PrivacyReport, settings: Mapping[str, Any], tuning_steps: int
 ) -> dict[str, Any]:
-    statement = report.to_json()
     # Read back from the statement, where numbers that JSON cannot write are already words.
-    readable = json.loads(statement)
+    readable = json.loads(report.to_json())
     settings = {**settings, **{name: readable[name] for name in _SETTINGS}}
     return {
         "created_at": datetime.now(UTC).isoformat(),
@@ -242,12 +241,19 @@ def _attributes(
         "numpyro_version": version("numpyro"),
         "jax_version": version("jax"),
         "tuning_steps": tuning_steps,
+        **privacy_attributes(report),
+    }
+
+
+def privacy_attributes(report: PrivacyReport) -> dict[str, Any]:
+    """A privacy statement, as attributes of a group."""
+    return {
         "dp_epsilon": report.epsilon,
         "dp_delta": report.delta,
         "dp_relation": report.relation,
         "dp_unit": report.unit,
         "dp_conditions": "; ".join(report.conditions),
-        "dp_statement": statement,
+        "dp_statement": report.to_json(),
     }
 
 

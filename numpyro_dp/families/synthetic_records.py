@@ -172,41 +172,49 @@ def simulator(model: PrivateModel) -> Callable[[dict, list, Any], list]:
     """A function that redraws the outcomes of one record at a position."""
 
     def simulate(z: dict, record: list, key: Any) -> list:
-        model_key, draw_key = random.split(key)
-        drawn = list(record)
-        for k in range(len(_observed(model, z, drawn, model_key))):
-            # A later outcome may depend on the earlier ones.
-            site = _observed(model, z, drawn, model_key)[k]
-            place = _place(site, drawn)
-            if place is not None:
-                outcome = site["fn"].sample(random.fold_in(draw_key, k))
-                leaf = drawn[place]
-                drawn[place] = jnp.reshape(outcome, leaf.shape).astype(leaf.dtype)
-        return drawn
+        return redrawn(model, model.constrain(z), record, key)
 
     return simulate
+
+
+def redrawn(model: PrivateModel, values: Mapping[str, Any], record: list, key: Any) -> list:
+    """One record with outcomes drawn from the model, constrained latents given."""
+    model_key, draw_key = random.split(key)
+    drawn = list(record)
+    for k in range(len(observed_sites(model, values, drawn, model_key))):
+        # A later outcome may depend on the earlier ones.
+        site = observed_sites(model, values, drawn, model_key)[k]
+        place = place_of(site, drawn)
+        if place is not None:
+            outcome = site["fn"].sample(random.fold_in(draw_key, k))
+            leaf = drawn[place]
+            drawn[place] = jnp.reshape(outcome, leaf.shape).astype(leaf.dtype)
+    return drawn
 
 
 def outcome_places(model: PrivateModel) -> dict[str, int | None]:
     """Of each observed site the record array that it is, as it is; ``None`` where it is none."""
     found: dict[str, int | None] = {}
 
-    def look(z: dict, record: list) -> None:
-        for site in _observed(model, z, record, random.key(0)):
-            found[site["name"]] = _place(site, record)
+    def look(values: dict, record: list) -> None:
+        for site in observed_sites(model, values, record, random.key(0)):
+            found[site["name"]] = place_of(site, record)
 
-    jax.eval_shape(look, model.structure.latents, model.layout.structs(1))
+    jax.eval_shape(look, model.programs.constrained, model.layout.structs(1))
     return found
 
 
-def _place(site: Mapping[str, Any], record: list) -> int | None:
+def place_of(site: Mapping[str, Any], record: list) -> int | None:
+    """The record array that a site observes as it is, if any."""
     return next((i for i, leaf in enumerate(record) if leaf is site["value"]), None)
 
 
-def _observed(model: PrivateModel, z: dict, record: list, key: Any) -> list[dict[str, Any]]:
-    """Observed sites of one record at a position."""
+def observed_sites(
+    model: PrivateModel, values: Mapping[str, Any], record: list, key: Any
+) -> list[dict[str, Any]]:
+    """Observed sites of one record, constrained latents given."""
     with handlers.block():
-        sites = record_sites(model.function, model, model.constrain(z), record, key)
+        sites = record_sites(model.function, model, values, record, key)
     return [site for site in sites.values() if site["is_observed"]]
 
 
@@ -227,7 +235,7 @@ def outcomes(model: PrivateModel, start: dict[str, Any], inputs: list[Any]) -> O
     found: list[tuple[bool, bool]] = []
 
     def look(z: dict, record: list) -> None:
-        for site in _observed(model, z, record, random.key(0)):
+        for site in observed_sites(model, model.constrain(z), record, random.key(0)):
             given = any(leaf is site["value"] for leaf in record)
             found.append((given, _is_bare_count(site["fn"])))
 

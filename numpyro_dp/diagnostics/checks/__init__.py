@@ -1,0 +1,1 @@
+"""A model held against private records: scores, calibration and predictive checks, each charged."""
