@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import random
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.synthetic_records import observed_sites, place_of
@@ -98,6 +98,41 @@ def _classes(fn: Any) -> int | None:
         law = fn.logits if isinstance(fn, dist.CategoricalLogits) else fn.probs
         return int(law.shape[-1])
     return None
+
+
+class Observed(NamedTuple):
+    """All that a model observes of a record.
+
+    - **masked**: it leaves some outcomes out by ``handlers.mask``.
+    - **discrete**: no outcome has a density above 1.
+    """
+
+    masked: bool
+    discrete: bool
+
+
+def observed_of(model: PrivateModel) -> Observed:
+    """Look at a model's outcomes, without a value."""
+    found: list[tuple[bool, bool]] = []
+
+    def look(values: dict, record: list) -> None:
+        for site in observed_sites(model, values, record, random.key(0)):
+            fn, kept, _ = peeled(site["fn"])
+            found.append((kept is not True, fn.support.is_discrete))
+
+    with explained(model.plate):
+        jax.eval_shape(look, model.programs.constrained, model.layout.structs(1))
+    masked, discrete = zip(*found, strict=True)
+    return Observed(any(masked), all(discrete))
+
+
+def holds_numbers(record: list[Array]) -> Bool[Array, ""]:
+    """Whether all that a record holds is finite.
+
+    What a model makes of NaN does not always show it: compiled, a Bernoulli outcome of NaN logits
+    has log probability 0 where it is 0.
+    """
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in record]))
 
 
 def log_likelihoods(

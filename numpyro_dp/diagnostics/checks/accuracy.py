@@ -15,7 +15,12 @@ from numpyro_dp.diagnostics.checks.question import Draws, Question
 from numpyro_dp.diagnostics.checks.release import Payment, Subject, answered
 from numpyro_dp.diagnostics.checks.result import PrivateScore, cost
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.families.outcome import Outcome, class_probabilities, outcome_of
+from numpyro_dp.families.outcome import (
+    Outcome,
+    class_probabilities,
+    holds_numbers,
+    outcome_of,
+)
 from numpyro_dp.model.private_model import PrivateModel
 
 
@@ -44,11 +49,12 @@ class Forecast:
     ) -> None:
         self.probabilities = jnp.mean(class_probabilities(model, outcome, draws, record), axis=0)
         self._observed = jnp.reshape(outcome.value(record), ()).astype(jnp.float32)
+        self._whole = holds_numbers(record)
 
     @property
     def known(self) -> Bool[Array, ""]:
-        """Whether outcome and probabilities are numbers."""
-        return jnp.isfinite(self._observed) & jnp.all(jnp.isfinite(self.probabilities))
+        """Whether the record and its probabilities are numbers."""
+        return self._whole & jnp.all(jnp.isfinite(self.probabilities))
 
     def right(self, number: Any) -> Bool[Array, ""]:
         """Whether a class is the one that is observed."""
@@ -117,9 +123,9 @@ def private_accuracy(
         drown the answer.
 
     **Privacy.** Released: one noisy sum over all records of 1 where the class is observed and -1
-    where it is not, or where something is no number. Sensitivity 1 under zero-out, where a null
-    record adds 0, and 2 under replace-one; event ``Gaussian(noise_multiplier)`` on the integer
-    lattice and the total variation of its table, charged before a record is read. Under
+    where it is not, or where the record holds NaN or infinity. Sensitivity 1 under zero-out, where
+    a null record adds 0, and 2 under replace-one; event ``Gaussian(noise_multiplier)`` on the
+    integer lattice and the total variation of its table, charged before a record is read. Under
     add/remove, where N is private, it is refused.
 
     **References.** The Gaussian mechanism; privacy.md section 2 for the centred count.

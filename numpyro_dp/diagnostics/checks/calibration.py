@@ -226,8 +226,8 @@ def private_calibration_curve(
 
     **Privacy.** Released: one noisy sum over all records of a vector with two numbers for each bin,
     zero but in the record's own: ½, and its outcome less ½ less the distance of its probability
-    from the bin's middle, which is at most (1 + w)/2, w the widest bin. A record whose probability
-    or outcome is no number adds nothing. Sensitivity √(¼ + (1 + w)²/4) under zero-out, where a
+    from the bin's middle, which is at most (1 + w)/2, w the widest bin. A record that holds NaN
+    or infinity adds nothing. Sensitivity √(¼ + (1 + w)²/4) under zero-out, where a
     null record adds 0, and twice that under replace-one; event ``Gaussian(noise_multiplier)`` on
     the integer lattice and the total variation of its table, charged before a record is read.
     Under add/remove, where N is private, it is refused.

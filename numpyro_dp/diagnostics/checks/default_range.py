@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.diagnostics.checks.question import Draws
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.families.outcome import log_likelihoods, outcome_of
+from numpyro_dp.families.outcome import log_likelihoods, observed_of, outcome_of
 from numpyro_dp.families.synthetic_records import outcome_places, redrawn
 from numpyro_dp.model.messages import quoted
 from numpyro_dp.model.private_model import PrivateModel
@@ -22,7 +22,8 @@ from numpyro_dp.model.private_model import PrivateModel
 # Below the density of a guess among the classes: an outcome to which a twentieth of it was given.
 _SURPRISE = 3.0
 _DRAWS, _RECORDS = 64, 64
-_LEAST_RANGE = 0.1
+# For inputs elsewhere than the made-up ones: a density twice as high, or half.
+_MARGIN = math.log(2)
 
 
 def log_predictive_density(
@@ -37,7 +38,8 @@ def default_range(model: PrivateModel, draws: Draws) -> tuple[float, float]:
     """Ends between which log predictive densities lie, but for a few, if the model is right.
 
     For an outcome of K classes -log K - 3 and 0. Else the least and the largest of 4,096 made-up
-    records, at inputs between 0.1 and 0.9 and outcomes drawn at 64 of the draws.
+    records, at inputs between 0.1 and 0.9 and outcomes drawn at 64 of the draws, and log 2 more at
+    either end; up to 0 where all outcomes are discrete.
 
     :raises UnsupportedModelError: what is observed cannot be simulated.
     """
@@ -59,7 +61,7 @@ def default_range(model: PrivateModel, draws: Draws) -> tuple[float, float]:
             "log densities of made-up records are not finite: give bounds=(low, high), between "
             "which log densities of a record are kept"
         )
-    return min(low, high - _LEAST_RANGE), high
+    return low - _MARGIN, 0.0 if observed_of(model).discrete else high + _MARGIN
 
 
 def evenly(draws: Draws, count: int) -> np.ndarray:

@@ -16,6 +16,7 @@ from numpyro_dp.diagnostics.checks.default_range import default_range, log_predi
 from numpyro_dp.diagnostics.checks.question import Draws, Question
 from numpyro_dp.diagnostics.checks.release import Payment, Subject, answered
 from numpyro_dp.diagnostics.checks.result import PrivateScore, cost, spread_of_mean
+from numpyro_dp.families.outcome import holds_numbers, observed_of
 from numpyro_dp.model.private_model import PrivateModel
 
 # What of a record's norm goes to its square, and as much to whether it was cut: together they add
@@ -68,6 +69,7 @@ class _Density(Question):
 
     low: float
     high: float
+    masked: bool
 
     summands = "log predictive densities, their squares, and which of them were cut"
     released = (
@@ -81,7 +83,8 @@ class _Density(Question):
 
     def vector(self, draws: Draws, record: list[Array], key: Key[Array, ""]) -> Float[Array, "3"]:
         found = log_predictive_density(self.model, draws, record)
-        # What is no number says nothing for the model.
+        # What is missing is the model's business where it masks, and else speaks against it.
+        found = jnp.where(self.masked | holds_numbers(record), found, -jnp.inf)
         kept = jnp.clip(jnp.where(jnp.isfinite(found), found, self.low), self.low, self.high)
         scaled = (2 * kept - self.low - self.high) / (self.high - self.low)
         scaled = jnp.clip(scaled, -1, 1)
@@ -118,9 +121,9 @@ def private_log_predictive_density(
     :param privacy: :class:`~numpyro_dp.Budget` of this check; or
     :param noise_multiplier: standard deviation of the noise over the norm of a record's vector.
     :param bounds: least and largest log density of a record in nats, public numbers. By default
-        [-log K - 3, 0] for an outcome of K classes, else the range of records made up from the
-        model at the draws: inputs between 0.1 and 0.9. Give them where real inputs are elsewhere,
-        and where the released share of cut records says so.
+        [-log K - 3, 0] for an outcome of K classes, else the range of 4,096 records made up from
+        the model at the draws (inputs between 0.1 and 0.9) and log 2 more at either end; up to 0
+        for counts. Give them where real inputs are elsewhere: the share of cut records tells.
     :param accountant: the ledger that must agree; without one the report stands alone.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
         observations.
@@ -136,8 +139,9 @@ def private_log_predictive_density(
         drown the answer.
 
     **Privacy.** Released: one noisy sum over all records of (u, 0.3·(2u² - 1), ±0.3), u the cut log
-    density scaled to [-1, 1] and the last its mark of a cut; a record whose density is no number
-    counts as cut at the lower end. Sensitivity √1.18 under zero-out, where a null record adds 0,
+    density scaled to [-1, 1] and the last its mark of a cut; a record whose density is no number,
+    or that holds NaN or infinity in a model without ``handlers.mask``, counts as cut at the lower
+    end. Sensitivity √1.18 under zero-out, where a null record adds 0,
     and twice that under replace-one; event ``Gaussian(noise_multiplier)`` on the integer lattice
     and the total variation of its table, charged before a record is read. The default bounds see no
     record. Under add/remove, where N is private, it is refused.
@@ -169,14 +173,16 @@ def private_log_predictive_density(
     given = None if bounds is None else checked_range("bounds", bounds)
 
     def ask(split: PrivateModel, draws: Draws) -> _Density:
-        return _Density(split, *(default_range(split, draws) if given is None else given))
+        low, high = default_range(split, draws) if given is None else given
+        return _Density(split, low, high, observed_of(split).masked)
 
     subject = Subject(model, posterior_samples, args, kwargs, data_plate)
     question, answer = answered(payment, rng_key, subject, ask)
     mean, square, cut = answer.mean / (1, _SQUARE, _CUT)
     low, high = question.low, question.high
     half = (high - low) / 2
-    error = np.hypot(spread_of_mean(mean, (1 + square) / 2, answer), answer.noise_sd)
+    spread = spread_of_mean(mean, (1 + square) / 2, answer, square_noise=0.5 / _SQUARE)
+    error = np.hypot(spread, answer.noise_sd)
     return LogPredictiveDensity(
         estimate=float(np.clip(low + half * (1 + mean), low, high)),
         standard_error=float(half * error),

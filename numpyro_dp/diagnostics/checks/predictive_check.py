@@ -20,7 +20,12 @@ from numpyro_dp.diagnostics.checks.question import Draws, Question
 from numpyro_dp.diagnostics.checks.release import Answer, Payment, Subject, answered
 from numpyro_dp.diagnostics.checks.result import spread_of_mean
 from numpyro_dp.diagnostics.checks.statistics import Statistic, chosen_statistics
-from numpyro_dp.families.outcome import Outcome, class_probabilities, outcome_of
+from numpyro_dp.families.outcome import (
+    Outcome,
+    class_probabilities,
+    holds_numbers,
+    outcome_of,
+)
 from numpyro_dp.families.synthetic_records import redrawn
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.records import read_arguments
@@ -79,7 +84,8 @@ class _Compared(Question):
         moved = moved * jnp.minimum(1, _MOVES / jnp.maximum(longest, _MOVES))
         parts = jnp.stack([shown, expected, _SQUARE * (2 * squared - 1), *moved], axis=1)
         # What is no number adds nothing, to no statistic.
-        return jnp.where(jnp.all(jnp.isfinite(parts)), parts, 0.0).reshape(-1)
+        known = holds_numbers(record) & jnp.all(jnp.isfinite(parts))
+        return jnp.where(known, parts, 0.0).reshape(-1)
 
     def _scaled(self, record: list[Array]) -> Float[Array, " statistics"]:
         found = [each.scaled(self.model, self.outcome, record) for each in self.statistics]
@@ -155,11 +161,12 @@ def private_posterior_predictive_check(
 
     **Privacy.** Released: one noisy sum over all records, of each statistic t and its expectation
     m, both scaled to [-1, 1], 0.3·((t - m)²/2 - 1), and the expectations at eight draws less m, cut
-    to a norm of ½: all functions of this record, its row number and public draws. A record for
-    which one of them is no number adds nothing. Sensitivity √(2.34·k) for k statistics under
-    zero-out, where a null record adds 0, and twice that under replace-one; event
-    ``Gaussian(noise_multiplier)`` on the integer lattice and the total variation of its table,
-    charged before a record is read. Under add/remove, where N is private, it is refused.
+    to a norm of ½: all functions of this record, its row number and public draws. A record that
+    holds NaN or infinity, or for which one of them is no number, adds nothing. Sensitivity
+    √(2.34·k) for k statistics under zero-out, where a null record adds 0, and twice that under
+    replace-one; event ``Gaussian(noise_multiplier)`` on the integer lattice and the total variation
+    of its table, charged before a record is read. Under add/remove, where N is private, it is
+    refused.
 
     **References.** Gelman, Meng and Stern (1996) for the check; privacy.md section 12.
 
@@ -209,7 +216,8 @@ def _found(
 ) -> StatisticCheck:
     shown, expected, square, *at_draws = parts
     apart, noise = shown - expected, np.sqrt(2) * answer.noise_sd
-    sampling = spread_of_mean(apart, 2 * (square / _SQUARE + 1), answer, noise=np.sqrt(2))
+    squared, of_squared = 2 * (square / _SQUARE + 1), 2 / _SQUARE
+    sampling = spread_of_mean(apart, squared, answer, noise=np.sqrt(2), square_noise=of_squared)
     posterior = np.sqrt(max(np.var(at_draws, ddof=1) - answer.noise_sd**2, 0.0))
     error = np.hypot(sampling, noise)
     apart_sd = np.hypot(error, posterior)
