@@ -210,7 +210,7 @@ def test_draws_that_predict_nothing_are_refused(draws, message):
     assert not ledger.entries
 
 
-@EACH
+@pytest.mark.parametrize("check", ["accuracy", "calibration"])
 def test_what_would_tell_nothing_is_refused_and_told_what_would_do(check):
     ledger = ndp.Accountant()
     tiny = {"privacy": ndp.Budget(0.02, 1e-5), "accountant": ledger}

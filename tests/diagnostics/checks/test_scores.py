@@ -173,7 +173,7 @@ def ordinal(x, y):
         numpyro.sample("y", dist.OrderedLogistic(x @ w, cuts), obs=y)
 
 
-@pytest.mark.parametrize("model", [classes, ordinal])
+@pytest.mark.parametrize("model", [classes, pytest.param(ordinal, marks=pytest.mark.slow)])
 def test_classes_and_steps_have_an_accuracy_and_a_curve_of_confidence(model):
     y = np.random.default_rng(0).integers(0, 3, len(Y))
     by_class = [np.exp(exact_density(model, DRAWS, X, np.full_like(y, k))) for k in range(3)]
