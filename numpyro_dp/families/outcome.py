@@ -39,8 +39,9 @@ class Outcome(NamedTuple):
     classes: int | None
 
     def value(self, record: list[Array]) -> Array:
-        """The outcome of one record, without the axis of records."""
-        return record[self.place][0]
+        """The outcome of one record, without the axis of records; one number has no axis."""
+        found = record[self.place][0]
+        return jnp.reshape(found, ()) if found.size == 1 else found
 
     def with_class(self, record: list[Array], number: Any) -> list[Array]:
         """The record with another class for its outcome."""

@@ -19,7 +19,11 @@ from numpyro_dp.diagnostics.checks.predictive_result import PredictiveCheck, Sta
 from numpyro_dp.diagnostics.checks.question import Draws, Question
 from numpyro_dp.diagnostics.checks.release import Answer, Payment, Subject, answered
 from numpyro_dp.diagnostics.checks.result import spread_of_mean
-from numpyro_dp.diagnostics.checks.statistics import Statistic, chosen_statistics
+from numpyro_dp.diagnostics.checks.statistics import (
+    REPLICATES,
+    Statistic,
+    chosen_statistics,
+)
 from numpyro_dp.families.outcome import (
     Outcome,
     class_probabilities,
@@ -33,9 +37,8 @@ from numpyro_dp.model.records import read_arguments
 # Of a record's norm, beside 1 for what it shows and 1 for what was expected: what goes to the
 # square of their difference, and to how the expectation moves from draw to draw.
 _SQUARE, _MOVES = 0.3, 0.5
-# At so many draws; where outcomes cannot be listed, so many replicates at each, and so many single
-# ones at others.
-_DRAWS, _REPLICATES, _SINGLES = 8, 8, 64
+# At so many draws; where outcomes cannot be listed, by so many replicates at each.
+_DRAWS, _REPLICATES = 8, 8
 _PARTS = 3 + _DRAWS
 
 
@@ -74,10 +77,9 @@ class _Compared(Question):
         self, draws: Draws, record: list[Array], key: Key[Array, ""]
     ) -> Float[Array, " dim"]:
         if self.outcome.classes is None:
-            expected, at_draws = self._simulated(draws, record, key)
+            shown, expected, at_draws = self._simulated(draws, record, key)
         else:
-            expected, at_draws = self._enumerated(draws, record)
-        shown = self._scaled(record)
+            shown, expected, at_draws = self._enumerated(draws, record)
         squared = ((shown - expected) / 2) ** 2
         moved = at_draws - expected
         longest = jnp.sqrt(jnp.sum(moved**2, axis=0))
@@ -87,35 +89,48 @@ class _Compared(Question):
         known = holds_numbers(record) & jnp.all(jnp.isfinite(parts))
         return jnp.where(known, parts, 0.0).reshape(-1)
 
-    def _scaled(self, record: list[Array]) -> Float[Array, " statistics"]:
-        found = [each.scaled(self.model, self.outcome, record) for each in self.statistics]
-        return jnp.stack(found)
+    def _scaled(
+        self, record: list[Array], statistics: tuple[Statistic, ...]
+    ) -> Float[Array, " statistics"]:
+        return jnp.stack([each.scaled(self.model, self.outcome, record) for each in statistics])
 
-    def _enumerated(self, draws: Draws, record: list[Array]) -> tuple[Array, Array]:
-        """Expected statistics, and those at a few draws, over all classes."""
+    def _enumerated(self, draws: Draws, record: list[Array]) -> tuple[Array, Array, Array]:
+        """Statistics, what is expected of them, and that at a few draws, over all classes."""
         probabilities = class_probabilities(self.model, self.outcome, draws, record)
+
+        def of(changed: list[Array]) -> Array:
+            return self._scaled(changed, self.statistics)
+
         classes = jnp.arange(self.outcome.classes)
-        of_class = jax.vmap(lambda k: self._scaled(self.outcome.with_class(record, k)))(classes)
+        of_class = jax.vmap(lambda k: of(self.outcome.with_class(record, k)))(classes)
         few = probabilities[evenly(draws, _DRAWS)]
-        return jnp.mean(probabilities, axis=0) @ of_class, few @ of_class
+        return of(record), jnp.mean(probabilities, axis=0) @ of_class, few @ of_class
 
     def _simulated(
         self, draws: Draws, record: list[Array], key: Key[Array, ""]
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Array, Array, Array]:
         """The same, over outcomes drawn for this record at its own inputs."""
 
-        def drawn(values: Draws, key: Any) -> Array:
-            return self._scaled(redrawn(self.model, values, record, key))
+        def drawn(values: Draws, key: Any) -> list[Array]:
+            return redrawn(self.model, values, record, key)
 
-        keys = random.split(random.fold_in(key, 0), _SINGLES)
-        singles = jax.vmap(drawn)(picked(draws, evenly(draws, _SINGLES)), keys)
-        expected = jnp.mean(singles, axis=0)
+        keys = random.split(random.fold_in(key, 0), REPLICATES)
+        singles = jax.vmap(drawn)(picked(draws, evenly(draws, REPLICATES)), keys)
+        law, tie_key = jax.vmap(self.outcome.value)(singles), random.fold_in(key, 2)
+        beside = tuple(each.against(law, tie_key) for each in self.statistics)
+
+        def of(changed: list[Array]) -> Array:
+            return self._scaled(changed, beside)
+
+        means = jnp.mean(jax.vmap(of)(singles), axis=0)
+        pairs = zip(self.statistics, means, strict=True)
+        expected = jnp.stack([each.expected(mean) for each, mean in pairs])
         # The same random numbers at every draw: what moves is what the draw moves.
         keys = random.split(random.fold_in(key, 1), _REPLICATES)
         few = picked(draws, evenly(draws, _DRAWS))
-        each = jax.vmap(lambda values: jax.vmap(lambda key: drawn(values, key))(keys))(few)
-        at_draws = jnp.mean(each, axis=1)
-        return expected, expected + at_draws - jnp.mean(at_draws, axis=0)
+        at_draws = jax.vmap(lambda values: jax.vmap(lambda key: of(drawn(values, key)))(keys))(few)
+        moves = jnp.mean(at_draws, axis=1)
+        return of(record), expected, expected + moves - jnp.mean(moves, axis=0)
 
 
 def private_posterior_predictive_check(
@@ -145,9 +160,11 @@ def private_posterior_predictive_check(
     :param statistics: names, or ``(function, low, high)`` by name: a function of one record's
         outcome, or of the outcome and a dictionary of the record's arrays by name, and the public
         range that it is cut to. Named are ``"mean"``, ``"spread"`` (the squared distance from the
-        middle of ``outcome_range``) and ``"zeros"`` (the share of outcomes that are 0). By default
-        ``"mean"`` of a binary outcome, the share of each class of an outcome of at most ten, and
-        else ``"mean"`` and ``"spread"``. All share the noise: the fewer, the better each is known.
+        middle of ``outcome_range``), ``"zeros"`` (the share of outcomes that are 0), and
+        ``"inside 50 %"`` and ``"inside 90 %"`` (the share in the record's own central interval). By
+        default ``"mean"`` of a binary outcome, the share of each class of an outcome of at most
+        ten, and else ``"mean"`` and ``"spread"`` with ``outcome_range``, both shares inside
+        without. All share the noise: the fewer, the better each is known.
     :param outcome_range: what outcomes are cut to, for ``"mean"`` and ``"spread"``: public numbers.
         Outcomes of K classes have 0 to K - 1.
     :param data_plate, allow_unresolved, secure, kwargs: as in

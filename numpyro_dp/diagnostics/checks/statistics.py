@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+from jax import random
 from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
@@ -16,7 +17,10 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.outcome import Outcome, require_of_one_record
 from numpyro_dp.model.private_model import PrivateModel
 
-_NAMED = ("mean", "spread", "zeros")
+# Central intervals by name; replicates that ranks are taken among make both of them exact.
+INSIDE = {"inside 50 %": 0.5, "inside 90 %": 0.9}
+REPLICATES = 79
+_NAMED = ("mean", "spread", "zeros", *INSIDE)
 # Shares of more classes would share too much noise unasked.
 _MOST_CLASSES = 10
 
@@ -52,6 +56,40 @@ class Statistic:
         found = jnp.asarray(self.value(model, outcome, record), jnp.float32)
         kept = jnp.clip(found, self.low, self.high)
         return jnp.clip((2 * kept - self.low - self.high) / (self.high - self.low), -1, 1)
+
+    def expected(self, replicated: Float[Array, ""]) -> Any:
+        """Its mean under the model, scaled, from that over replicates."""
+        return replicated
+
+    def against(self, law: Array, key: Any) -> Statistic:
+        """The statistic as it is beside replicates of the record."""
+        return self
+
+
+@dataclass(frozen=True)
+class Inside(Statistic):
+    """Whether an outcome lies in a central interval of its record's replicates.
+
+    Beside replicates of the same law it is equally likely to have any rank, so that its mean under
+    the model is known.
+    """
+
+    def expected(self, replicated: Float[Array, ""]) -> Any:
+        """The share that the interval states, scaled."""
+        return jnp.full_like(replicated, 2 * INSIDE[self.name] - 1)
+
+    def against(self, law: Array, key: Any) -> Statistic:
+        """The statistic beside these replicates."""
+
+        def inside(y: Any) -> Any:
+            below, equal = jnp.sum(law < y), jnp.sum(law == y)
+            # Among equals at random.
+            rank = below + random.randint(key, (), 0, equal + 1)
+            outer = round((REPLICATES + 1) * (1 - INSIDE[self.name]) / 2)
+            within = (outer <= rank) & (rank <= REPLICATES - outer)
+            return jnp.where(jnp.isnan(y), jnp.nan, within)
+
+        return Statistic(self.name, inside, self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -140,7 +178,9 @@ def _by_name(
 ) -> tuple[Statistic, ...]:
     if given is None and outcome_range is None and outcome.classes is not None:
         return _of_classes(outcome.classes)
-    names = ("mean", "spread") if given is None else given
+    if given is None:
+        given = tuple(INSIDE) if outcome_range is None else ("mean", "spread")
+    names = given
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ValueError(
             "statistics must be a list of names, or a dictionary of (function, low, high)"
@@ -156,12 +196,19 @@ def _by_name(
             f"site `{outcome.site}` observes several numbers of a record: give statistics as "
             "(function, low, high), each a function to one number"
         )
+    if outcome.classes is not None and any(name in INSIDE for name in names):
+        raise ValueError(
+            f"site `{outcome.site}` is one of a few classes, which have no intervals: "
+            "private_calibration_curve says how frequent they are"
+        )
     if outcome_range is None and outcome.classes is not None:
         outcome_range = 0.0, float(outcome.classes - 1)
     return tuple(_named(name, outcome.site, outcome_range) for name in names)
 
 
 def _named(name: str, site: str, outcome_range: tuple[float, float] | None) -> Statistic:
+    if name in INSIDE:
+        return Inside(name, _itself, 0.0, 1.0)
     if name == "zeros":
         return Statistic(name, _IsClass(0), 0.0, 1.0)
     if outcome_range is None:

@@ -142,6 +142,30 @@ def test_differences_of_replicated_outcomes():
     check(ask, (y,), 500, statistics(y) - statistics(made_up), of_both)
 
 
+def test_shares_inside_of_intervals():
+    """Of too wide a population; the truth from 20 sets of replicates for each person."""
+    y = np.random.default_rng(0).normal(0.1, 1.3, POPULATION).astype(np.float32)
+    draws = {"mean": np.random.default_rng(1).normal(0, 0.1, 79).astype(np.float32)}
+    rng, outer = np.random.default_rng(2), np.array([20, 4])
+    shares = []
+    for _ in range(20):
+        below = np.zeros(POPULATION)
+        for mean in draws["mean"]:
+            below += rng.normal(mean, 1, POPULATION) < y
+        within = (outer[:, None] <= below) & (below <= 79 - outer[:, None])
+        shares.append(within.mean(1))
+    names = ("inside 50 %", "inside 90 %")
+
+    def ask(key, *records):
+        return ndp.private_posterior_predictive_check(key, mean_of, draws, *records, **PAID)
+
+    def of_both(found):
+        ends = np.array([found[name].interval() for name in names])
+        return np.array([found[name].difference for name in names]), *ends.T
+
+    check(ask, (y,), 500, np.mean(shares, axis=0) - [0.5, 0.9], of_both)
+
+
 @pytest.mark.parametrize(("spread", "size"), [(0.05, 300), (0.3, 3_000)])
 def test_p_values_of_a_model_that_is_right_are_uniform(spread, size):
     """Latents from the posterior, records from the model; five of 400's standard errors a tail."""

@@ -88,6 +88,24 @@ def test_spread_is_the_squared_distance_from_the_middle():
     assert 0.001 < found["mean"].p_value < 0.999
 
 
+def test_intervals_of_replicates_hold_what_they_state_and_need_no_range():
+    """Where the model is right; five standard errors of 1,500 records, false alarm 1e-6."""
+    rng = np.random.default_rng(0)
+    draws = {"mean": rng.normal(0, 0.02, 100).astype(np.float32)}
+    right, wide = (rng.normal(0, sd, 1_500).astype(np.float32) for sd in (1, 1.5))
+    found = check(mean_of, draws, right)
+    assert list(found.statistics) == ["inside 50 %", "inside 90 %"]
+    for name, share in {"inside 50 %": 0.5, "inside 90 %": 0.9}.items():
+        assert found[name].expected == pytest.approx(share, abs=1e-3)
+        error = np.sqrt(share * (1 - share) / 1_500)
+        assert found[name].observed == pytest.approx(share, abs=5 * error)
+        assert found[name].standard_error == pytest.approx(error, rel=0.1)
+    off = check(mean_of, draws, wide)
+    # Φ(1.645 / 1.5) twice over, but for what 79 replicates know of the ends.
+    assert off["inside 90 %"].observed == pytest.approx(0.727, abs=0.06)
+    assert off["inside 90 %"].p_value > 1 - 1e-6
+
+
 def prints(y):
     jax.debug.print("{}", y)
     return y
@@ -108,6 +126,7 @@ def names_records(y):
         ({"statistics": {"a": (lambda y: y[None], 0, 1)}}, ValueError, "one number"),
         ({"statistics": {"a": (prints, 0, 1)}}, ndp.UnsupportedModelError, "side effects"),
         ({"statistics": {"a": (names_records, 0, 1)}}, ndp.UnsupportedModelError, "`Y`"),
+        ({"statistics": ["inside 50 %"]}, ValueError, "few classes, which have no intervals"),
         ({"outcome_range": (1, 0)}, ValueError, "outcome_range must be"),
     ],
 )
@@ -120,7 +139,7 @@ def test_statistics_that_would_tell_more_or_nothing_are_refused(options, error, 
 
 def test_a_range_is_declared_and_not_taken_from_the_records():
     with pytest.raises(ValueError, match="needs outcome_range"):
-        check(counts, COUNT_DRAWS, INPUTS, COUNTS)
+        check(counts, COUNT_DRAWS, INPUTS, COUNTS, statistics=["mean"])
     zeros = check(logistic, DRAWS, X, Y, statistics=["zeros"])["zeros"]
     assert zeros.observed == pytest.approx(np.mean(Y == 0), abs=1e-3)
 
