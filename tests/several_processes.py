@@ -7,6 +7,7 @@ entry point said, and how often its ledger was charged.
 import json
 import sys
 import warnings
+from functools import partial
 
 import jax
 import numpy as np
@@ -24,6 +25,12 @@ FIRST_NULL = (np.arange(8) > 0).astype(np.float32)[:, None]
 STEPS = {"step_size": 1e-3, "clip_norm": 1.0, "noise_multiplier": 2.0}
 WALK = {"step_size": 0.3, "lipschitz": 2.0, "max_move": 0.6}
 COUNTS = {"num_warmup": 0, "num_samples": 2}
+CHECKS = (
+    "private_log_predictive_density",
+    "private_accuracy",
+    "private_calibration_curve",
+    "private_posterior_predictive_check",
+)
 
 
 def entry_points(accountant):
@@ -69,6 +76,20 @@ def entry_points(accountant):
         "count_missing": lambda: ndp.count_missing(
             key, X, noise_multiplier=2.0, accountant=accountant
         ),
+        **{
+            name: partial(
+                getattr(ndp, name),
+                key,
+                logistic,
+                {"w": np.ones((4, 2), np.float32)},
+                X,
+                Y,
+                noise_multiplier=2.0,
+                accountant=accountant,
+                allow_unresolved=True,
+            )
+            for name in CHECKS
+        },
         "PrivateSum.release": lambda: PrivateSum.create(
             num_records=8,
             dim=2,
