@@ -77,6 +77,7 @@ def test_a_model_that_is_off_is_told_by_the_tail():
         assert check(logistic, draws, X, Y)["mean"].p_value == pytest.approx(at_end, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_spread_is_the_squared_distance_from_the_middle():
     y = np.random.default_rng(0).normal(2, 3, 500).astype(np.float32)
     draws = {"mean": np.full(20, 2.0, np.float32)}

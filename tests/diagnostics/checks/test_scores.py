@@ -49,6 +49,7 @@ def test_a_record_of_no_density_counts_as_cut_at_the_lower_end():
     assert known.estimate == pytest.approx(right.mean(), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_model_that_masks_what_is_missing_is_asked_of_the_rest():
     """A record without an outcome has a density of 1: nothing was predicted of it."""
     y = np.where(np.arange(len(Y)) < 40, np.nan, Y).astype(np.float32)
@@ -105,6 +106,7 @@ def computed(x, y):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=1 - y)
 
 
+@pytest.mark.slow
 def test_several_outcomes_of_a_record_count_together():
     found = ndp.private_log_predictive_density(
         KEY, two_outcomes, DRAWS, X, Y, bounds=(-12, 0), **QUIET
