@@ -175,7 +175,8 @@ def _charged(
     if not payment.allow_unresolved:
         mechanism = planned(arguments.given_noise(payment.privacy, noise_multiplier))
         require_resolved(question, planned, mechanism, account.relation, delta)
-    return run.charge_once(key, payment.privacy, noise_multiplier, **shape)
+    mechanism = account.sum_once(payment.privacy, noise_multiplier, **shape)
+    return mechanism, run.charge_once(mechanism, key)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
