@@ -27,6 +27,10 @@ if TYPE_CHECKING:
         NeighbouringData as NeighbouringData,
         loudest_pair as loudest_pair,
     )
+    from numpyro_dp.diagnostics.audit.one_run import (
+        OneRunAudit as OneRunAudit,
+        audit_one_run as audit_one_run,
+    )
     from numpyro_dp.diagnostics.checks.accuracy import (
         Accuracy as Accuracy,
         private_accuracy as private_accuracy,
@@ -143,6 +147,7 @@ _HOME = {
     "MissingCount": "diagnostics.missing",
     "NeighbouringData": "diagnostics.audit.loudest",
     "OPS": "mcmc",
+    "OneRunAudit": "diagnostics.audit.one_run",
     "PhaseTransitionStepSize": "mcmc",
     "ObjectivePerturbation": "estimators",
     "OutputPerturbation": "estimators",
@@ -158,6 +163,7 @@ _HOME = {
     "UnsupportedModelError": "errors",
     "VIPS": "svi",
     "audit": "diagnostics",
+    "audit_one_run": "diagnostics.audit.one_run",
     "calibrate": "accounting",
     "clipping_rate": "diagnostics.clipping_rate",
     "count_missing": "diagnostics.missing",

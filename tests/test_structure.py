@@ -61,6 +61,7 @@ def test_one_module_charges_and_makes_keys():
     assert {place.split(":")[0] for place in keys if "def " not in place} <= {
         "execution/account.py",
         "diagnostics/audit/audit.py",
+        "diagnostics/audit/one_run.py",
         "mechanisms/random.py",
     }
 

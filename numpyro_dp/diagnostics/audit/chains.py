@@ -15,9 +15,8 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.accounting import Relation
 from numpyro_dp.diagnostics.audit.accept_bits import bit_score, tells_bits
-from numpyro_dp.diagnostics.audit.likelihood_ratio import move_score
+from numpyro_dp.diagnostics.audit.likelihood_ratio import draw_score, move_score
 from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair, check_null, take_apart
-from numpyro_dp.diagnostics.audit.posterior_draws import draw_score
 from numpyro_dp.diagnostics.audit.releases import Attacked
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.posterior.ops import BoundOPS

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from numpyro_dp.accounting import Relation
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair, take_apart
-from numpyro_dp.diagnostics.audit.overheard import Told, overheard
+from numpyro_dp.diagnostics.audit.overheard import Canaries, Told, overheard
 from numpyro_dp.diagnostics.audit.releases import Attacked
 from numpyro_dp.execution.arguments import single_precision
 from numpyro_dp.execution.releases import Releases
@@ -41,12 +41,13 @@ _TOGETHER, _IN_MEMORY = 2048, 64
 _STARTS, _TRIAL = 6, 256
 
 Front = DPSVI | VIPS | PrivateCentre
+Heard = NeighbourPair | Canaries
 
 
 class OverheardRun(Protocol):
     """One run, with every number fixed; hashable, a static argument of the program."""
 
-    def __call__(self, key: Any, start: Any, records: list[Array], pair: NeighbourPair) -> Told:
+    def __call__(self, key: Any, start: Any, records: list[Array], pair: Heard) -> Told:
         """What a run from ``start`` tells, on the records of one data set."""
 
 
@@ -113,6 +114,31 @@ def attacked_runs(
     return Attacked((first, second), sides[0].event, sides[0].num_steps)
 
 
+class WholeRun(NamedTuple):
+    """One run, of which each canary was a part or not.
+
+    - **scores**: of each canary.
+    - **event**: what the run is charged.
+    - **dim**: numbers that a step releases.
+    """
+
+    scores: Float[np.ndarray, " canaries"]
+    event: DpEvent
+    dim: int
+
+
+def whole_run(
+    svi: DPSVI, key: Any, num_steps: int, given: list[tuple[Any, ...]], noise_key: Any
+) -> WholeRun:
+    """One run on ``given[0]``, in which some of the canaries of ``given[1]`` are."""
+    own = copy(svi)
+    own._account = svi._account.apart("zero_out")
+    side, canaries = (_fit(own, key, num_steps, arguments) for arguments in given)
+    told = _once(side.run, noise_key, side.start, side.records, Canaries(canaries.records))
+    run: Any = side.run
+    return WholeRun(np.asarray(told.ratio, np.float64), side.event, run.fit.private_sum.dim)
+
+
 def _heard(side: Side, start: Any, keys: Any, pair: NeighbourPair) -> float:
     """How much a few runs from a start tell; of no part in what is counted."""
     return float(np.mean(_chunk(side.run, keys, start, side.records, pair).ratio))
@@ -150,11 +176,11 @@ class FitRun:
     num_steps: int
     tail: int
 
-    def __call__(self, key: Any, start: Carry, records: list[Array], pair: NeighbourPair) -> Told:
+    def __call__(self, key: Any, start: Carry, records: list[Array], pair: Heard) -> Told:
         other_key, noise_key = random.split(key)
         numbered = isinstance(self.fit.outcomes, Simulated)
         plain = [leaves[:-1] if numbered else leaves for leaves in (records, *pair)]
-        records, bare = plain[0], NeighbourPair(*plain[1:])
+        records, bare = plain[0], type(pair)(*plain[1:])
 
         def step(before: tuple[Carry, Told], index: Array) -> tuple[tuple[Carry, Told], None]:
             carry, so_far = before
@@ -170,7 +196,7 @@ class FitRun:
                 so_far = so_far.and_then(told, elbo.due(index))
             return (moved, so_far), None
 
-        begin = start._replace(noise_key=noise_key), Told.nothing()
+        begin = start._replace(noise_key=noise_key), Told.nothing(pair)
         (last, whole), _ = lax.scan(step, begin, jnp.arange(self.num_steps))
         if self.curvature is None:
             return whole
@@ -189,8 +215,8 @@ class StatisticsRun:
     schedule: Schedule
     plan: Releases
 
-    def __call__(self, key: Any, start: Any, records: list[Array], pair: NeighbourPair) -> Told:
-        state, so_far, done = start, Told.nothing(), 0
+    def __call__(self, key: Any, start: Any, records: list[Array], pair: Heard) -> Told:
+        state, so_far, done = start, Told.nothing(pair), 0
         for phase, each in enumerate(self.plan.sums):
             count = len(self.plan.phases[phase].weights)
 
@@ -216,10 +242,10 @@ class CentreRun:
     mechanism: PrivateSum
     columns: tuple[int, ...]
 
-    def __call__(self, key: Any, start: Any, records: list[Array], pair: NeighbourPair) -> Told:
+    def __call__(self, key: Any, start: Any, records: list[Array], pair: Heard) -> Told:
         told: list[Told] = []
         released_mean(overheard(self.mechanism, pair, told), self.columns, key, records[0])
-        return Told.nothing().and_then(told)
+        return Told.nothing(pair).and_then(told)
 
 
 def _scores(
@@ -245,7 +271,10 @@ def _scores(
 
 
 @partial(jax.jit, static_argnums=0)
-def _chunk(
-    run: OverheardRun, keys: Any, start: Any, records: list[Array], pair: NeighbourPair
-) -> Told:
+def _once(run: OverheardRun, key: Any, start: Any, records: list[Array], heard: Heard) -> Told:
+    return run(key, start, records, heard)
+
+
+@partial(jax.jit, static_argnums=0)
+def _chunk(run: OverheardRun, keys: Any, start: Any, records: list[Array], pair: Heard) -> Told:
     return lax.map(lambda key: run(key, start, records, pair), keys, batch_size=_IN_MEMORY)

@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair
+from numpyro_dp.mcmc.posterior.ops import BoundOPS
 from numpyro_dp.mcmc.sgmcmc.integrator import BoundGradientKernel, NoisyGradient
 
 
@@ -87,3 +88,16 @@ def vector_in_sum(vector: Float[Array, " dim"], clip_norm: float) -> Float[Array
     norm = jnp.linalg.norm(vector)
     factor = jnp.minimum(1.0, clip_norm / jnp.maximum(norm, 1e-30))
     return jnp.where(jnp.isfinite(norm), vector * factor, 0.0)
+
+
+def draw_score(kernel: BoundOPS, pair: NeighbourPair, before: Any, after: Any) -> Float[Array, ""]:
+    """Log likelihood ratio of one draw up to a constant, the first data set over the second.
+
+    Exact for draws from the posterior; of a last iterate it is what its limit would tell.
+    """
+    del before
+    method: Any = kernel.method
+    own, other = (
+        method.target.log_likelihood(after.z, leaves) for leaves in (pair.own, pair.other)
+    )
+    return own - other

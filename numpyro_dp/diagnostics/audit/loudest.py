@@ -77,7 +77,7 @@ def loudest_pair(
     _validate.given(_validate.positive, max_move=max_move)
     split = private_model(model, args, data_plate=data_plate)
     rows = split.layout.rows
-    null = [np.asarray(_nothing(each)) for each in split.layout.structs(1)]
+    null = null_record(split)
     candidates = _candidates(split)
     pulls = np.asarray(_pulls(split, clip_norm, max_move, candidates), np.float64)
     if np.any(np.asarray(_pulls(split, clip_norm, max_move, [leaf[None] for leaf in null]))):
@@ -110,14 +110,30 @@ def loudest_pair(
     return NeighbouringData(filled(own, rows), filled(other, rows - (relation == "add_remove")))
 
 
+def null_record(model: PrivateModel) -> list[np.ndarray]:
+    """Leaves of a record that is nowhere a number, of leading axis 1."""
+    return [np.asarray(_nothing(each)) for each in model.layout.structs(1)]
+
+
 def _nothing(leaf: jax.ShapeDtypeStruct) -> Array:
     floating = jnp.issubdtype(leaf.dtype, jnp.floating)
     return jnp.full(leaf.shape, jnp.nan if floating else 0, leaf.dtype)
 
 
-def _candidates(model: PrivateModel) -> list[np.ndarray]:
-    """Made-up records at all scales, outcomes drawn by the model and not, of leading axis 1."""
-    structs = model.layout.structs(_INPUTS)
+def loud_records(model: PrivateModel, clip_norm: float, count: int) -> list[np.ndarray]:
+    """Made-up records in as many directions, each as loud as any of its kind around the start."""
+    found = _candidates(model, count)
+    lengths = np.linalg.norm(np.asarray(_pulls(model, clip_norm, None, found)), axis=1)
+    loudest = lengths.reshape(-1, count).argmax(0) * count + np.arange(count)
+    return [leaf[loudest][:, 0] for leaf in found]
+
+
+def _candidates(model: PrivateModel, count: int = _INPUTS) -> list[np.ndarray]:
+    """Made-up records at all scales, outcomes drawn by the model and not, of leading axis 1.
+
+    Those of one row of inputs are ``count`` apart.
+    """
+    structs = model.layout.structs(count)
     keys = random.split(random.key(0), len(structs))
     base = [
         random.normal(key, each.shape).astype(each.dtype)

@@ -19,14 +19,24 @@ from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair
 from numpyro_dp.mechanisms import PrivateSum, Touched
 
 
+class Canaries(NamedTuple):
+    """Records of which each was in one run or not, by the toss of a coin.
+
+    - **rows**: leaves of all of them, as if each had been in.
+    """
+
+    rows: list[Array]
+
+
 class Told(NamedTuple):
     """What one release tells, or all of a run.
 
-    - **ratio**: log likelihood ratio, ``pair.own`` over ``pair.other``.
+    - **ratio**: log likelihood ratio, ``pair.own`` over ``pair.other``; of canaries one for each,
+      present over absent.
     - **null**: whether ``own`` added nothing, or what ``other`` added; and the same of ``other``.
     """
 
-    ratio: Float[Array, ""]
+    ratio: Float[Array, "*canaries"]
     null: Bool[Array, " two"]
 
     def and_then(self, told: list[Told], heard: Any = True) -> Told:
@@ -38,9 +48,10 @@ class Told(NamedTuple):
         return Told(ratio.astype(self.ratio.dtype), null)
 
     @classmethod
-    def nothing(cls) -> Told:
+    def nothing(cls, of: NeighbourPair | Canaries) -> Told:
         """Before the first release."""
-        return cls(jnp.zeros(()), jnp.ones(2, bool))
+        shape = of.rows[0].shape[:1] if isinstance(of, Canaries) else ()
+        return cls(jnp.zeros(shape), jnp.ones(2, bool))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +61,12 @@ class Overheard:
     It lives within one trace of the program that releases, whose tracers it holds.
 
     :param private_sum: the mechanism.
-    :param pair: the two data sets, in the arrays that the sum is given.
+    :param pair: the two data sets, in the arrays that the sum is given; or canaries.
     :param told: takes what every release tells.
     """
 
     private_sum: PrivateSum
-    pair: NeighbourPair
+    pair: NeighbourPair | Canaries
     told: list[Told]
 
     def __getattr__(self, name: str) -> Any:
@@ -81,13 +92,22 @@ class Overheard:
         rate, noise_sd = each.sampling_rate, each.noise_sd(step)
         scale = 1.0 if each.scale is None else jnp.asarray(each.scale, released.dtype)
 
-        def added(leaves: list[Array]) -> Float[Array, " dim"]:
+        def vectors(leaves: list[Array]) -> Float[Array, "records dim"]:
             def one(record: list[Array]) -> Float[Array, " dim"]:
                 vector = _dense(record_vector(record), each.dim) * scale
                 return vector_in_sum(vector, each.clip_norm)
 
-            return jax.vmap(one)([leaf[:, None] for leaf in leaves]).sum(0)
+            return jax.vmap(one)([leaf[:, None] for leaf in leaves])
 
+        def added(leaves: list[Array]) -> Float[Array, " dim"]:
+            return vectors(leaves).sum(0)
+
+        if isinstance(self.pair, Canaries):
+            found = vectors(self.pair.rows)
+            # Half of the canaries are expected, and which of them is noise to the others.
+            left = (released * scale - found.sum(0) / 2) * rate
+            noise = noise_sd**2 * jnp.eye(each.dim) + rate**2 * found.T @ found / 4
+            return Told(found @ jnp.linalg.solve(noise, left), jnp.ones(2, bool))
         own, other = added(self.pair.own), added(self.pair.other)
         left = (released * scale - added(self.pair.shared)) * (rate / noise_sd)
 
@@ -101,7 +121,9 @@ class Overheard:
         return Told(log_mixture(own) - log_mixture(other), null)
 
 
-def overheard(private_sum: PrivateSum, pair: NeighbourPair, told: list[Told]) -> PrivateSum:
+def overheard(
+    private_sum: PrivateSum, pair: NeighbourPair | Canaries, told: list[Told]
+) -> PrivateSum:
     """An :class:`Overheard`, as the mechanism that it stands for."""
     return cast("PrivateSum", Overheard(private_sum, pair, told))
 
