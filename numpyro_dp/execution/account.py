@@ -91,6 +91,8 @@ class Account:
         if accountant is not None and not isinstance(accountant, Accountant):
             given = _validate.shown(accountant)
             raise ValueError(f"accountant must be a numpyro_dp.Accountant, got {given}")
+        if not isinstance(secure, bool):
+            raise ValueError(f"secure must be True or False, got {_validate.shown(secure)}")
         self.owner, self.secure, self.given = owner, secure, accountant
         self.accountant = Accountant() if accountant is None else accountant
         self.charges: list[Charge] = []

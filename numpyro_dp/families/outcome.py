@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.synthetic_records import observed_sites, place_of
-from numpyro_dp.model.jaxprs import prune, trace_program
+from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
 from numpyro_dp.model.messages import explained, quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
@@ -159,16 +159,29 @@ def class_probabilities(
     return jnp.exp(jax.vmap(of_class, out_axes=1)(jnp.arange(outcome.classes)))
 
 
+class OfOneRecord(NamedTuple):
+    """A function of one record that was judged.
+
+    - **program**: what is left of it.
+    - **out**: shape of what it returns.
+    """
+
+    program: Pruned
+    out: Any
+
+
 def require_of_one_record(
-    model: PrivateModel, name: str, function: RecordFunction, *structs: Any, theirs: bool = True
-) -> Any:
+    model: PrivateModel, name: str, function: RecordFunction, *structs: Any
+) -> OfOneRecord:
     """Refuse a function of one record that could see another, or show one.
+
+    Only the program that is returned was judged: another trace may do other things, and what is
+    dead here runs there.
 
     :param name: what it is called in a message.
     :param function: of the arrays of one record, each with a leading axis of 1.
     :param structs: shapes of what else it takes, none of it private.
-    :param theirs: whether it is the caller's, and the arrays that it names are looked at too.
-    :returns: The shape of what it returns.
+    :returns: What is left of it, and the shape of what it returns.
     :raises UnsupportedModelError: it has side effects, its own rule for batches, or names an array
         of one entry for each record.
     """
@@ -180,6 +193,5 @@ def require_of_one_record(
         )
     pruned = prune(program)
     require_one_record(pruned)
-    if theirs:
-        require_no_closure(pruned, model.layout, model.num_records)
-    return program.out
+    require_no_closure(pruned, model.layout, model.num_records)
+    return OfOneRecord(pruned, program.out)

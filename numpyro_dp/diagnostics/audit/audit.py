@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from jax import random
 
 from numpyro_dp import _validate
@@ -225,6 +226,8 @@ def audit(
     both = _positional(data), _positional(neighbour)
     with steps_bar(2 * num_chains, (), shown=progress_bar) as show:
         found = _attacked(subject, both, relation, stated, key, options, show)
+    if not all(np.all(np.isfinite(each)) for each in found.scores):
+        raise ValueError("a run was scored by no finite number: its parameters ran away")
     delta = found.delta if stated is None else stated
     if delta is None:
         delta = DEFAULT_DELTA

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jaxtyping import Float
 
 from numpyro_dp.accounting import PrivacyReport, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, from_json
+from numpyro_dp.diagnostics.audit.neighbours import take_apart
 from numpyro_dp.diagnostics.audit.releases import Attacked
 
 
@@ -28,10 +31,14 @@ def attacked_calls(
     :param release: takes a key and the arguments of one data set.
     :param both: those of the data and of its neighbour.
     :param score: from a result to a number.
-    :raises ValueError: results without a report, of another relation, or charged differently.
+    :raises ValueError: results without a report, of another relation, or charged differently; data
+        sets that are no neighbours, where their rows can be compared.
     """
     if score is None:
         raise ValueError("a function is audited by score=, from one result of it to a number")
+    rows = [_rows(arguments) for arguments in both]
+    if all(rows):
+        take_apart(*rows, relation)
     reports: list[PrivacyReport] = []
     sides = []
     for arguments, noise_key, at in zip(both, noise_keys, (0, num_calls), strict=True):
@@ -45,6 +52,13 @@ def attacked_calls(
     _check(sides)
     first = reports[0]
     return Attacked((sides[0], sides[1]), _event(first), first.steps, first.delta)
+
+
+def _rows(arguments: tuple[Any, ...]) -> list[Any]:
+    """Arguments as records, if all are arrays of as many rows; else nothing."""
+    arrays = [np.asarray(each) for each in arguments if isinstance(each, np.ndarray | jax.Array)]
+    alike = len(arrays) == len(arguments) and len({array.shape[:1] for array in arrays}) == 1
+    return [jnp.asarray(array) for array in arrays] if alike and arrays[0].ndim else []
 
 
 def _report(result: Any, relation: Relation, before: list[PrivacyReport]) -> PrivacyReport:
@@ -77,3 +91,8 @@ def _check(sides: list[Float[np.ndarray, " calls"]]) -> None:
     drawn = np.concatenate(sides)
     if np.all(drawn == drawn[0]):
         raise ValueError("score gave the same number for every result: it looks at no release")
+    if any(len(np.unique(side)) == 1 for side in sides):
+        raise ValueError(
+            "every call on one of the data sets gave the same number: calls must be independent, "
+            "each by the key that it is given (with secure=False), and score no mere verdict"
+        )

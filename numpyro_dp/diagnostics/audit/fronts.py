@@ -105,7 +105,7 @@ def attacked_runs(
         found.append((sides[0].start, sides[1].start))
         trial = random.split(random.fold_in(noise_keys[0], num_runs), _TRIAL)
         heard = [_heard(sides[0], start, trial, pair) for start, _ in found]
-        loudest = found[int(np.argmax(heard))]
+        loudest = found[int(np.argmax(np.nan_to_num(heard, nan=-np.inf)))]
         sides = [side._replace(start=at) for side, at in zip(sides, loudest, strict=True)]
     first, second = (
         _scores(side, pair, noise_key, relation, num_runs, lambda more, at=at: show(at + more))

@@ -56,6 +56,8 @@ def attacked_minimisers(
     object.__setattr__(own, "_account", estimator._account.apart(relation))
     sides = [_side(own, arguments) for arguments in both]
     take_apart(sides[0].records, sides[1].records, relation)
+    if relation == "zero_out":
+        _check_null(sides)
     if sides[0].plan.event != sides[1].plan.event:
         raise ValueError(
             "the two data sets are charged differently: give them equal public arguments, and "
@@ -73,6 +75,20 @@ def _side(estimator: PerturbationEstimator, arguments: tuple[Any, ...]) -> _Side
     model, glm, plan, records = estimator.prepared(arguments, {})
     del model
     return _Side(plan, estimator.designed(glm, plan, records), records)
+
+
+def _check_null(sides: list[_Side]) -> None:
+    """Refuse a pair of which neither differing row is null: projected, such a row is all zeros."""
+    both = [[np.asarray(column).reshape(-1, *np.shape(column)[2:]) for column in side.rows]
+            for side in sides]  # fmt: skip
+    differing = np.zeros(len(both[0][0]), bool)
+    for own, other in zip(*both, strict=True):
+        differing |= np.any((own != other).reshape(len(own), -1), axis=1)
+    if not any(np.all(np.asarray(rows[0])[differing] == 0) for rows in both):
+        raise ValueError(
+            "under relation='zero_out' one of the two differing records must be null, adding "
+            "nothing to the objective: fill it with nan, or audit relation='replace_one'"
+        )
 
 
 Score = Callable[[Float[np.ndarray, "runs dim"]], Float[np.ndarray, " runs"]]

@@ -205,4 +205,9 @@ def checked_range(name: str, given: Any) -> tuple[float, float]:
     low, high = (_validate.finite_float(name, end) for end in given)
     if low >= high:
         raise ValueError(f"{name} must be (low, high) with low below high, got ({low}, {high})")
+    # Vectors are rounded in single precision.
+    with np.errstate(over="ignore"):
+        length = np.float32(high) - np.float32(low)
+    if not (np.isfinite(length) and length > 1e-6 * max(abs(low), abs(high))):
+        raise ValueError(f"{name}=({low}, {high}) are no two numbers of single precision")
     return low, high

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -24,8 +24,9 @@ from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys, of_default_kind
 from numpyro_dp.families.outcome import require_of_one_record
 from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.model.jaxprs import Pruned
 from numpyro_dp.model.messages import quoted
-from numpyro_dp.model.private_model import PrivateModel, private_model
+from numpyro_dp.model.private_model import PrivateModel, private_model, x64
 
 # Records times draws that are looked at side by side.
 _AT_ONCE = 1 << 20
@@ -106,12 +107,12 @@ def answered(
         split = private_model(model, args, dict(kwargs), data_plate=plate)
         draws = posterior_draws(split, samples)
         question = ask(split, draws)
-        _judge(question, draws)
+        judged = _judged(question, _structs(draws), x64())
         mechanism, noise_key = _charged(run, payment, noise, key, question, _size(draws))
         records = split.records(args, dict(kwargs))
         # Past this, rounding would shrink vectors, and so the mean of them.
         shown = mechanism.unshrunk / question.bound
-        total = _summed(mechanism, question, shown, noise_key, made_up, draws, records)
+        total = _summed(mechanism, judged, shown, noise_key, made_up, draws, records)
     size = split.num_records
     facts = sum_facts(
         mechanism,
@@ -135,14 +136,38 @@ def answered(
     )
 
 
-def _judge(question: Question, draws: Draws) -> None:
-    """Refuse a question whose vector could see more than one record, or show one."""
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """The program of a record's vector that was judged, and that runs: no other trace is made."""
+
+    program: Pruned
+
+    def __call__(self, record: list[Array], draws: Draws, key: Array) -> Float[Array, " dim"]:
+        (found,) = self.program([*record, *jax.tree.leaves(draws), key])
+        return found
+
+
+def _structs(draws: Draws) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    return tuple((name, draws[name].shape, str(draws[name].dtype)) for name in sorted(draws))
+
+
+@lru_cache(maxsize=16)
+def _judged(
+    question: Question, structs: tuple[tuple[str, tuple[int, ...], str], ...], wide: bool
+) -> _Judged:
+    """Refuse a question whose vector could see more than one record, or show one.
+
+    One for equal questions, so that a second check does not compile again.
+    """
+    del wide
 
     def vector(record: list[Array], draws: Draws, key: Array) -> Array:
         return question.vector(draws, record, key)
 
-    shapes = jax.eval_shape(lambda given: given, (draws, random.key(0)))
-    require_of_one_record(question.model, "the check", vector, *shapes, theirs=False)
+    draws = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in structs}
+    key = jax.eval_shape(lambda: random.key(0))
+    found = require_of_one_record(question.model, "the check", vector, draws, key)
+    return _Judged(found.program)
 
 
 def _charged(
@@ -182,7 +207,7 @@ def _charged(
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _summed(
     mechanism: PrivateSum,
-    question: Question,
+    judged: _Judged,
     shown: float,
     key: Any,
     made_up: Any,
@@ -193,7 +218,7 @@ def _summed(
 
     def vector(leaves: list[Array]) -> Float[Array, " dim"]:
         *record, row = leaves
-        return shown * question.vector(draws, record, random.fold_in(made_up, row[0]))
+        return shown * judged(record, draws, random.fold_in(made_up, row[0]))
 
     rows = jnp.arange(mechanism.num_records, dtype=jnp.int32)
     return mechanism.release(key, vector, [*records, rows])

@@ -141,9 +141,9 @@ def chosen_statistics(
         found = require_of_one_record(
             model, label, lambda record, each=each: jnp.asarray(each.value(model, outcome, record))
         )
-        if found.shape != ():
+        if found.out.shape != ():
             raise ValueError(
-                f"{label} must be one number of a record, got an array of shape {found.shape}"
+                f"{label} must be one number of a record, got an array of shape {found.out.shape}"
             )
     return chosen
 

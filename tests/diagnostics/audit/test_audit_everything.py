@@ -284,3 +284,21 @@ def test_a_pair_without_a_null_record_is_refused():
     assert ndp.audit(
         CENTRE, KEY, *data, num_chains=100, relation="replace_one", progress_bar=False
     ).relation == "replace_one"  # fmt: skip
+
+
+def test_functions_and_minimisers_are_given_neighbours_of_the_relation():
+    def counted(key, x):
+        return ndp.count_missing(key, x, privacy=BUDGET, secure=False)
+
+    rows = np.arange(4.0)
+    options = {"score": lambda found: found.count, "num_chains": 100, "progress_bar": False}
+    with pytest.raises(ValueError, match="exactly one record"):
+        ndp.audit(counted, KEY, (rows,), (rows + 1,), **options)
+    with pytest.raises(ValueError, match="must be independent"):
+        ndp.audit(
+            lambda key, x: counted(jax.random.key(0), x), KEY, (rows,), (rows * [1, 1, 1, np.nan],),
+            **options,
+        )  # fmt: skip
+    estimator = ndp.OutputPerturbation(mean, row_norm=1.0, huber=1.5, privacy=BUDGET)
+    with pytest.raises(ValueError, match="must be null"):
+        ndp.audit(estimator, KEY, *pair(1e4, other=-1e4), num_chains=100, progress_bar=False)

@@ -1,5 +1,6 @@
 """What all four checks owe: one bounded vector a record, charged first, and nothing else leaves."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -7,6 +8,8 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from scipy.stats import norm
 
@@ -93,7 +96,7 @@ def test_the_charge_is_one_gaussian_from_which_epsilon_follows(check):
 @pytest.fixture
 def answer(monkeypatch):
     """The same released vector, whatever the records are."""
-    monkeypatch.setattr(release, "_summed", lambda *given: np.linspace(1, 60, given[1].dim))
+    monkeypatch.setattr(release, "_summed", lambda *given: np.linspace(1, 60, given[0].dim))
 
 
 @EACH
@@ -255,3 +258,63 @@ def test_arviz_gets_the_numbers_and_the_statement(check):
     errors = np.asarray(group["standard_error"])
     assert errors.shape[:2] == (1, 1)
     assert np.all(errors[np.isfinite(errors)] > 0)
+
+
+def _spy():
+    """An identity whose own rule for batches prints them; nobody uses what it returns."""
+
+    @jax.custom_batching.custom_vmap
+    def spy(x):
+        return x
+
+    @spy.def_vmap
+    def rule(axis_size, in_batched, x):
+        jax.debug.print("SPY {}", jnp.max(x))
+        return x, in_batched[0]
+
+    return spy
+
+
+def test_dead_code_that_was_judged_away_does_not_run(capfd):
+    """Only the program that was judged runs: neither a statistic nor a model is traced again."""
+    spy, calls = _spy(), [0]
+    x = np.linspace(-1, 1, 200).astype(np.float32)
+    y = x + np.float32(0.5)
+    draws = {"s": np.linspace(0.5, 1.5, 20).astype(np.float32)}
+
+    def spying(x, y):
+        s = numpyro.sample("s", dist.Normal(0, 1))
+        with numpyro.plate("people", y.shape[0]):
+            spy(x)
+            numpyro.sample("y", dist.Normal(s * x, 1), obs=y)
+
+    def plain(x, y):
+        s = numpyro.sample("s", dist.Normal(0, 1))
+        with numpyro.plate("people", y.shape[0]):
+            numpyro.sample("y", dist.Normal(s * x, 1), obs=y)
+
+    def looking(value, record):
+        spy(record["x"])
+        return value
+
+    def at_last(value, record):
+        calls[0] += 1
+        if calls[0] > 4:
+            jax.debug.print("SPY {}", record["x"])
+        return value
+
+    def ask(model, **options):
+        return ndp.private_posterior_predictive_check(
+            jax.random.key(0), model, draws, x, y, noise_multiplier=1.0, allow_unresolved=True,
+            **options,
+        )  # fmt: skip
+
+    ask(spying)
+    for function in (looking, at_last):
+        # What prints while it is judged is refused.
+        for _ in range(2):
+            with contextlib.suppress(ndp.UnsupportedModelError):
+                ask(plain, statistics={"mine": (function, -2.0, 2.0)})
+    jax.effects_barrier()
+    seen = capfd.readouterr()
+    assert "SPY" not in seen.out + seen.err
