@@ -88,7 +88,13 @@ class BoundAdaptedMetropolis(BoundMetropolis):
             mechanism=f"{facts.mechanism}, in coordinates from {ROUNDS + 1} Gaussian sums of bound "
             "1 over all records",
             released=(RELEASED, *facts.released),
+            signs=self._signs(),
         )
+
+    def _signs(self) -> tuple[str, ...]:
+        if self.relaxation_times >= _POSTERIOR:
+            return ()
+        return (f"span {self.relaxation_times:.2g} relaxation times",)
 
     def _effective_draws(self) -> str:
         said = f"A chain spans about {self.relaxation_times:.2g} relaxation times"

@@ -239,6 +239,18 @@ def test_options_without_a_meaning_are_refused(options, message):
 
 
 @pytest.mark.slow
+def test_a_chain_that_is_no_posterior_says_so_in_one_line(data):
+    """Few of these budgets make a posterior; whoever looks at the draws is told, not the reader."""
+    few = [leaf[:1000] for leaf in data]
+    for budget, told in ((ndp.Budget(1.0, 1e-5), True), (ndp.Budget(12.0, 1e-5), False)):
+        kernel = ndp.DPFastMH(logistic, privacy=budget)
+        model = PrivateModel(logistic, few)
+        bound = kernel.bind(model, num_steps=1000, relation="zero_out", delta=1e-5)
+        assert (bound.relaxation_times < 10) == told
+        assert any(sign.startswith("span ") for sign in bound.facts().signs) == told
+
+
+@pytest.mark.slow
 def test_a_chain_that_would_hardly_move_is_refused_before_the_charge(data):
     accountant = ndp.Accountant()
     kernel = ndp.DPFastMH(logistic, privacy=BUDGET, lipschitz=1e3, accountant=accountant)
@@ -263,5 +275,5 @@ def test_what_cannot_be_located_or_asked_otherwise_is_refused_before_the_charge(
     with pytest.raises(ValueError, match="less than a typical"):
         ndp.MCMC(kernel, **STEPS).run(jax.random.key(0), *data)
     assert not accountant.entries
-    with pytest.raises(ValueError, match="audit runs a kernel's own steps"):
+    with pytest.raises(ValueError, match="audit runs an algorithm's own steps"):
         ndp.audit(ndp.DPFastMH(logistic, privacy=BUDGET), jax.random.key(0), data, data)
