@@ -210,7 +210,7 @@ def picture(log: Path, to: Path) -> None:
         axes[1, column].set_xticks([], minor=True)
     axes[0, 0].set_ylabel("truths in 95 % intervals")
     axes[1, 0].set_ylabel("width beside NUTS's")
-    axes[0, 0].legend()
+    axes[0, 1].legend(loc="center right")
     figure.tight_layout()
     figure.savefig(to, dpi=120)
 
