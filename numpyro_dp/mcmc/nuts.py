@@ -23,6 +23,8 @@ from numpyro_dp.scoring.released import ReleasedLikelihood
 
 # Folded into the key of the chains for the outcomes that a release draws.
 _RELEASE = 0x4E555453
+# NUTS doubles a trajectory so often at most; its states would not fit into memory by far.
+_DEEPEST = 30
 _OWN = ("self", "model", "potential_fn", "kinetic_fn")
 
 
@@ -101,11 +103,12 @@ class DPNUTS(MCMCKernel):
                     "no clip norm and no noise to choose"
                 )
         # Met by NUTS itself, it would be after the charge.
-        _validate.given(_validate.positive, step_size=nuts.get("step_size"))
-        _validate.given(_validate.rate, target_accept_prob=nuts.get("target_accept_prob"))
+        _validate.positive("step_size", nuts.get("step_size", 1.0))
+        _validate.rate("target_accept_prob", nuts.get("target_accept_prob", 0.8))
         depth = nuts.get("max_tree_depth", 10)
         for each in depth if isinstance(depth, tuple) and len(depth) == 2 else (depth,):
-            _validate.positive_int("max_tree_depth", each)
+            if _validate.positive_int("max_tree_depth", each) > _DEEPEST:
+                raise ValueError(f"max_tree_depth must be at most {_DEEPEST}, got {each}")
         given = {
             "user_model": model,
             "privacy": privacy,

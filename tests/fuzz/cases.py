@@ -93,7 +93,7 @@ def estimate(kind: Callable[..., Any]) -> Callable[..., Any]:
 
 def centre(options, accountant, data):
     settings = {"row_norm": 1.0, "privacy": BUDGET, "accountant": accountant} | options
-    found = ndp.PrivateCentre(**settings).run(jax.random.key(0), data[0])
+    found = ndp.PrivateCentre(**settings).run(jax.random.key(0), data[0] if data else None)
     return found.shift, found.privacy
 
 

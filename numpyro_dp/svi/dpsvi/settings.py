@@ -48,6 +48,8 @@ class DPSVISettings:
         arguments.check_batches(
             self.batch_size, self.sampling_rate, self.microbatch_size, self.max_records
         )
+        if self.clip_norm is not None:
+            _validate.positive_or_infinite("clip_norm", self.clip_norm)
         arguments.check_noise_and_clip(self.noise_multiplier, self.clip_norm)
         _validate.given(_validate.positive, curvature_clip=self.curvature_clip)
         if self.clip not in (None, "plain", "centred"):

@@ -32,6 +32,10 @@ from numpyro_dp.svi.result import DPSVIRunResult
 from numpyro_dp.svi.vips.statistics import Schedule, StatisticsGuide
 
 
+# Each has a noise level of its own, listed.
+_MOST_STEPS = 100_000
+
+
 class VIPS:
     """Variational inference by perturbed sufficient statistics.
 
@@ -218,6 +222,11 @@ class VIPS:
         """Fix every number of a run; nothing is charged or touched."""
         if num_steps is not None:
             num_steps = _validate.positive_int("num_steps", num_steps)
+            if num_steps > _MOST_STEPS:
+                raise ValueError(
+                    f"num_steps must be at most {_MOST_STEPS:,}, got {_validate.shown(num_steps)}: "
+                    "a guide needs 10 to 30"
+                )
         if self._account.private_size:
             raise UnsupportedModelError(
                 "VIPS divides by the number of records, which is private under add_remove: use "

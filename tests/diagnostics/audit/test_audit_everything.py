@@ -176,8 +176,8 @@ CASES = {
             privacy=BUDGET,
         ),
         pair(0.0),
-        {},
-        0.4,
+        {"num_chains": 1000},
+        0.1,
     ),
 }
 
