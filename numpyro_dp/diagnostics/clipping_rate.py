@@ -145,10 +145,13 @@ def clipping_rate(
         records = tuple(model.records(args, kwargs))
         shape = {"num_records": size, "dim": 1, "clip_norm": 0.5}
         mechanism = account.sum_once(privacy, noise_multiplier, **shape)
-        noise_key = run.charge_once(mechanism, random.fold_in(key, 1))
         # Past this, rounding would shrink shares, and so the mean of them.
         shown = mechanism.unshrunk / mechanism.clip_norm
-        centred = float(_centred_share(mechanism, bound, shown, noise_key, moves, records)) / shown
+        given = (mechanism, bound, shown)
+        noisy = _centred_share(
+            *given, run.charge_once(mechanism, random.fold_in(key, 1)), moves, records
+        )
+        centred = float(noisy) / shown
     facts = sum_facts(
         mechanism,
         "a count of records cut to their bound",

@@ -81,11 +81,13 @@ def count_missing(
         rows = _rows(arrays, account)
         shape = {"num_records": rows, "dim": 1, "clip_norm": 0.5}
         mechanism = account.sum_once(privacy, noise_multiplier, **shape)
-        noise_key = run.charge_once(mechanism, key)
-        records = [arguments.single_precision(array) for array in arrays]
         # A half that rounding would shrink, in every record alike, is no half any more.
         half = mechanism.unshrunk
-        centred = float(_centred_count(mechanism, half, noise_key, records)) / (2 * half)
+        noisy = _centred_count(
+            *(mechanism, half, run.charge_once(mechanism, key)),
+            [arguments.single_precision(array) for array in arrays],
+        )
+        centred = float(noisy) / (2 * half)
     facts = sum_facts(
         mechanism,
         "a count of records with missing values",

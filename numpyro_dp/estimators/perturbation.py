@@ -30,7 +30,7 @@ from numpyro_dp.estimators.solver import (
     minimise,
     num_iterations,
 )
-from numpyro_dp.execution.account import Account
+from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.arguments import check_noise
 from numpyro_dp.execution.facts import assumed_public, slice_of
 from numpyro_dp.execution.keys import as_typed_keys
@@ -156,9 +156,7 @@ class PerturbationEstimator:
         with self._account.opened(f"{type(self).__name__}.run", rng_key, args, kwargs) as run:
             keys = as_typed_keys(rng_key, 1)
             model, glm, plan, records = run.prepared(self.prepared, args, kwargs)
-            paid = {"steps": 1, "total_variation": plan.total_variation}
-            key = run.charge(plan.event, keys, **paid)
-            point = _solve_and_release(plan, self.designed(glm, plan, records), key)
+            point = self._charge_and_solve(run, keys, glm, plan, records)
         z = flat_position(model)[0](jnp.asarray(point))
         constrained = model.constrain(z)
         return EstimatorResult(
@@ -166,6 +164,13 @@ class PerturbationEstimator:
             sites={**constrained, **model.deterministics(z)},
             privacy=self._account.report(self._facts(model, plan), delta=self.delta),
         )
+
+    def _charge_and_solve(
+        self, run: ChargedRun, keys: Any, glm: GLM, plan: PerturbationPlan, records: list[Array]
+    ) -> np.ndarray:
+        paid = {"steps": 1, "total_variation": plan.total_variation}
+        key = run.charge(plan.event, keys, **paid)
+        return _solve_and_release(plan, self.designed(glm, plan, records), key)
 
     def designed(self, glm: GLM, plan: PerturbationPlan, records: list[Array]) -> Design:
         """The rows of all records as the solver reads them; private."""

@@ -8,11 +8,15 @@ a private number of records, no key before the charge, every condition in every 
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
+
+import jax
 
 from numpyro_dp import _validate
 from numpyro_dp.accounting import (
@@ -20,10 +24,11 @@ from numpyro_dp.accounting import (
     Budget,
     PrivacyReport,
     Relation,
+    privacy_curve,
     rounded_down,
     rounded_up,
 )
-from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.execution.arguments import given_noise
 from numpyro_dp.execution.calibration import planned_sum
@@ -145,12 +150,23 @@ class Account:
         :param inputs: everything that was given to it.
         :raises ValueError: the call is traced.
         :raises RuntimeError: another run is under way, or this is one of several processes.
+
+        **Privacy.** An exception that ends a charged run says what stays charged, and leaves no key
+        of noise and nothing un-noised in the locals of its traceback. JAX's debugging for NaN is
+        off within: its error would tell that a record holds one.
         """
         require_chargeable(called, *inputs)
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(f"this {self.owner} object is already running in another thread")
+        charges, handled = len(self.charges), sys.exception()
         try:
-            yield ChargedRun(self)
+            with jax.debug_nans(False), jax.debug_infs(False):
+                yield ChargedRun(self)
+        except BaseException as error:
+            if len(self.charges) > charges:
+                _forget_locals(error, handled)
+                error.add_note(self.unfinished(self.charges[charges:]))
+            raise
         finally:
             self._lock.release()
 
@@ -194,6 +210,24 @@ class Account:
         at = "" if stated == report.delta else f" at δ={stated:.3g}"
         return f"{spent}; ε={rounded_down(accountant.remaining())} left{at}{where}"
 
+    def unfinished(self, charges: Sequence[Charge]) -> str:
+        """What is known of an object whose runs did not come to their end.
+
+        :param charges: theirs.
+        """
+        if not charges:
+            return "nothing has run yet: call run() before asking for its privacy"
+        accountant = self.accountant
+        delta = accountant.stated_delta
+        event = ComposedDpEvent([charge.event for charge in charges])
+        epsilon = rounded_up(privacy_curve(event, self.relation).epsilon(delta))
+        condition = "" if self.secure else f", if {INSECURE}"
+        where = f" in '{accountant.path}'" if accountant.path else ""
+        return (
+            f"this run of {self.owner} did not come to its end; it was charged before, and stays so"
+            f"{where}: ε={epsilon} at δ={delta:.3g} ({self.relation}{condition})"
+        )
+
     def apart(self, relation: Relation) -> Account:
         """One like it with reproducible noise and an unbounded ledger that nobody reads."""
         return Account(self.owner, Accountant(relation=relation), secure=False)
@@ -204,6 +238,16 @@ class Account:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+def _forget_locals(error: BaseException | None, handled: BaseException | None) -> None:
+    """Empty the frames that an exception ended, and those of what it was raised from.
+
+    :param handled: what the caller was handling before, which is the caller's own.
+    """
+    while error is not None and error is not handled:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 @dataclass(frozen=True)

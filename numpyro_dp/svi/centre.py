@@ -128,8 +128,10 @@ class PrivateCentre:
             key = random.fold_in(as_typed_keys(rng_key, 1), 0)
             arguments.require_numbers("x", x, "(records, columns)")
             columns, mechanism = self.planned(x.shape)
-            noise_key = run.charge_once(mechanism, key)
-            mean = _compiled(mechanism, columns, noise_key, arguments.single_precision(x))
+            mean = _compiled(
+                *(mechanism, columns, run.charge_once(mechanism, key)),
+                arguments.single_precision(x),
+            )
         shift = jnp.zeros(x.shape[1], mean.dtype).at[np.array(columns)].set(mean)
         facts = sum_facts(
             mechanism,

@@ -18,7 +18,7 @@ from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
-from numpyro_dp.execution.account import Account
+from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
@@ -150,23 +150,34 @@ class VIPS:
         """
         with self._account.opened("VIPS.run", rng_key, args, kwargs) as run:
             user_key, start_key = as_typed_keys(rng_key, 1), usable_key(rng_key)
-            schedule, plan, found, start, records = self.prepared(
-                start_key, num_steps, args, kwargs
-            )
-            target, state = self._target(schedule, found), start
-            steps, relation = plan.num_steps, self._account.relation
-            paid = {"steps": steps, "total_variation": plan.total_variation}
-            noise_key = run.charge(plan.cost(steps, steps), user_key, **paid)
-            records = tuple(schedule.prepared(records))
-            table = epsilon_table(plan, steps, relation, self.delta, progress_bar)
-            with steps_bar(steps, table, shown=progress_bar) as show:
-                known = _releases(schedule, plan, start, noise_key, records)
-                for done, state in known:
-                    jax.block_until_ready(state)
-                    show(done)
-            facts = _facts(schedule, plan, found, schedule.learnt(state))
-            report = self._account.report(facts, delta=self.delta)
-            return DPSVIRunResult(dict(schedule.params(state)), state, None, report, target)
+            ready = self.prepared(start_key, num_steps, args, kwargs)
+            return self._charge_and_run(run, user_key, progress_bar, *ready)
+
+    def _charge_and_run(
+        self,
+        run: ChargedRun,
+        user_key: Any,
+        progress_bar: bool,
+        schedule: Schedule,
+        plan: Releases,
+        found: Outline,
+        state: Any,
+        records: tuple[Array, ...],
+    ) -> DPSVIRunResult:
+        target = self._target(schedule, found)
+        steps, relation = plan.num_steps, self._account.relation
+        paid = {"steps": steps, "total_variation": plan.total_variation}
+        noise_key = run.charge(plan.cost(steps, steps), user_key, **paid)
+        records = tuple(schedule.prepared(records))
+        table = epsilon_table(plan, steps, relation, self.delta, progress_bar)
+        with steps_bar(steps, table, shown=progress_bar) as show:
+            known = _releases(schedule, plan, state, noise_key, records)
+            for done, state in known:
+                jax.block_until_ready(state)
+                show(done)
+        facts = _facts(schedule, plan, found, schedule.learnt(state))
+        report = self._account.report(facts, delta=self.delta)
+        return DPSVIRunResult(dict(schedule.params(state)), state, None, report, target)
 
     def forecast(self, num_steps: int | None, *args: Any, **kwargs: Any) -> str:
         """What a run would release, with how much noise, and what that resolves; costs nothing.
