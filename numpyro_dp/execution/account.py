@@ -153,7 +153,7 @@ class Account:
 
         **Privacy.** An exception that ends a charged run says what stays charged, and leaves no key
         of noise and nothing un-noised in the locals of its traceback. JAX's debugging for NaN is
-        off within: its error would tell that a record holds one.
+        off within: its error can tell that a record holds one.
         """
         require_chargeable(called, *inputs)
         if not self._lock.acquire(blocking=False):

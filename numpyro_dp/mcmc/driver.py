@@ -159,7 +159,7 @@ class MCMC(numpyro.infer.MCMC):
         """
         described = self._described
         if described is None:
-            raise RuntimeError("nothing has run yet: call run() before asking for its privacy")
+            raise RuntimeError(self._account.unfinished(self._account.charges))
         return self._account.report(
             described.told,
             delta=self.sampler.delta,

@@ -18,6 +18,7 @@ from numpyro import distributions as dist, handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
+from numpyro_dp._whole_file import write_whole
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.model.data_free import run_data_free
@@ -204,9 +205,10 @@ class ReleasedLikelihood:
     def save(self, path: str | Path) -> None:
         """Write the release and the public part of the model to a file; no record is in it.
 
-        The model function is stored by its name, as pickle does: define it in a module.
+        The file is whole or not there. The model function is stored by its name, as pickle does:
+        define it in a module.
         """
-        Path(path).write_bytes(pickle.dumps(self))
+        write_whole(path, pickle.dumps(self))
 
     @staticmethod
     def load(path: str | Path) -> ReleasedLikelihood:

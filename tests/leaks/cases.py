@@ -180,7 +180,7 @@ CASES = {
     "count_missing": Case(_missing, _X_Y, np.inf),
     **{f"VIPS {name}": _vips(name) for name in GUIDES},
 }
-_QUICK = ("count_missing", "VIPS conjugate")
+_QUICK = ("PrivateCentre", "count_missing")
 NAMES = [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in CASES]
 # What VIPS shows of two others' data is compared in tests/svi/vips/test_vips_surfaces.py.
 WITH_NEIGHBOURS = [each for each in NAMES if CASES[each.values[0]].nothing is not None]

@@ -13,6 +13,8 @@ import tqdm.auto
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting import PrivacyReport
+from numpyro_dp.execution import account as module
+from numpyro_dp.execution.account import Account
 from tests.leaks import scan
 from tests.leaks.cases import CASES, NAMES, WITH_NEIGHBOURS
 from tests.leaks.scan import (
@@ -51,17 +53,31 @@ def test_a_planted_record_is_on_no_surface(name, tmp_path):
     assert leaks(seen) == {}
 
 
+def spent_by(seen):
+    """What the caller is told of what was spent: by the object, or by the error's note."""
+    if "kernel" not in seen.held:
+        # What is outside the run, such as the report of an estimator, has no note.
+        return seen.held["accountant"].report()
+    assert "stays so" in seen.raised.__notes__[0]
+    try:
+        return seen.held["mcmc"].privacy
+    except RuntimeError as error:
+        return error
+
+
 @every_algorithm
 def test_an_interrupted_run_is_charged_and_shows_nothing(name, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     # Whichever comes first is after the charge and after a look at the records.
-    monkeypatch.setattr(tqdm.auto.tqdm, "update", interrupted)
-    monkeypatch.setattr(PrivacyReport, "build", interrupted)
-    seen = run(name, tmp_path / "run", CASES[name].with_row(PLANTED))
+    with monkeypatch.context() as patch:
+        patch.setattr(tqdm.auto.tqdm, "update", interrupted)
+        patch.setattr(PrivacyReport, "build", interrupted)
+        seen = run(name, tmp_path / "run", CASES[name].with_row(PLANTED))
     assert isinstance(seen.raised, KeyboardInterrupt)
     assert len(seen.held["accountant"].entries) == 1
+    assert "ε" in str(spent_by(seen))
     assert locals_left(seen.raised) == []
     assert leaks(without_frames(seen)) == {}
 
@@ -86,6 +102,17 @@ def test_no_error_of_jax_tells_of_a_broken_record(name, tmp_path):
         seen = run(name, tmp_path / "run", CASES[name].with_row(np.nan))
     assert seen.raised is None
     assert len(seen.held["accountant"].entries) == 1
+
+
+def test_debugging_for_nan_is_off_within_a_run():
+    def root():
+        return jnp.sqrt(jnp.float32(-PLANTED))
+
+    with jax.debug_nans(True):
+        with Account("test", None, secure=True).opened("test"):
+            assert jnp.isnan(root())
+        with pytest.raises(FloatingPointError):
+            root()
 
 
 # What the controls below hide, where no walk from what is held comes by.
@@ -220,8 +247,6 @@ def interrupted_in(account, inside):
 
 
 def test_locals_of_a_run_are_found_and_a_charged_run_leaves_none(tmp_path, monkeypatch):
-    from numpyro_dp.execution import account as module
-
     def inside(charged):
         key = charged.charge(ndp.events.GaussianDpEvent(9.0), None, steps=1, total_variation=0.0)
         record = RECORD.copy()
@@ -229,12 +254,12 @@ def test_locals_of_a_run_are_found_and_a_charged_run_leaves_none(tmp_path, monke
 
     # As a module of the package, in whose frames records and keys are looked for.
     monkeypatch.setitem(inside.__globals__, "__name__", "numpyro_dp.tests")
-    act = interrupted_in(module.Account("test", None, secure=True), inside)
+    act = interrupted_in(Account("test", None, secure=True), inside)
     seen = watch(act, tmp_path)
     assert isinstance(seen.raised, KeyboardInterrupt)
     assert locals_left(seen.raised) == []
     monkeypatch.setattr(module, "_forget_locals", lambda *_: None)
-    seen = watch(interrupted_in(module.Account("test", None, secure=True), inside), tmp_path)
+    seen = watch(interrupted_in(Account("test", None, secure=True), inside), tmp_path)
     assert any("key" in place for place in locals_left(seen.raised))
 
 
