@@ -185,3 +185,18 @@ stands(
         "A step accepts by min(1, e^l), as published: an attack proves more than a Barker bit's ε."
     ),
 )
+stands(
+    "execution",
+    "leaks/test_leaks.py",
+    test_locals_of_a_run_are_found_and_a_charged_run_leaves_none=(
+        "A traceback of a run that failed keeps the key of its noise."
+    ),
+)
+stands(
+    "accounting",
+    "faults/test_faults.py",
+    slow=True,
+    test_kills_find_a_charge_that_is_not_made_and_a_file_left_by_half=(
+        "A charge returns that was not made; a file is saved in two parts."
+    ),
+)
