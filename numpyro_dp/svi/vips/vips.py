@@ -31,7 +31,6 @@ from numpyro_dp.svi.dpsvi.checks import usable_key
 from numpyro_dp.svi.result import DPSVIRunResult
 from numpyro_dp.svi.vips.statistics import Schedule, StatisticsGuide
 
-
 # Each has a noise level of its own, listed.
 _MOST_STEPS = 100_000
 
