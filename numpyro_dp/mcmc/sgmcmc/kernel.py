@@ -82,6 +82,9 @@ def by_coordinate(
     return tuple(flat.tolist())
 
 
+_LEAST_POWER = 1e-12
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GradientKernel(AdaptingKernel):
     """Arguments that every stochastic-gradient kernel takes; see :class:`~numpyro_dp.DPSGLD`."""
@@ -117,7 +120,11 @@ class GradientKernel(AdaptingKernel):
         if not callable(self.step_size):
             _validate.given(_validate.positive, step_size=self.step_size)
         _validate.positive("temperature", self.temperature)
-        _validate.positive("likelihood_power", self.likelihood_power)
+        if _validate.positive("likelihood_power", self.likelihood_power) < _LEAST_POWER:
+            raise ValueError(
+                f"likelihood_power={self.likelihood_power:g} leaves the prior: no record is heard "
+                f"at less than {_LEAST_POWER:g}"
+            )
         # What a schedule is at a step is known when it is bound; that it is noise is known now.
         noise: Any = None if callable(self.noise_multiplier) else self.noise_multiplier
         arguments.check_noise_and_clip(noise, self.clip_norm)
