@@ -9,7 +9,7 @@ from tests.fuzz.cases import ENTRIES, case, tried
 
 # Cases that once ended badly: a name of a plate that cannot be one, options that NUTS would have
 # refused after the charge, a start that is no strategy, 10^30 steps.
-ONCE = (84, 458, 480, 609, 742, 936, 1105, 1435, 1726, 2747, 3043, 3282, 3585)
+ONCE = (84, 458, 480, 609, 742, 936, 1105, 1435, 1726, 2747, 3043, 3282, 3585, 3919)
 
 
 @pytest.mark.parametrize("number", ONCE)

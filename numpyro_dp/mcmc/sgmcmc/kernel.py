@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jaxtyping import ArrayLike
@@ -167,6 +168,9 @@ class GradientKernel(AdaptingKernel):
         )
 
     def _bind(self, model: PrivateModel, terms: Terms) -> BoundSumKernel:
+        if callable(self.step_size):
+            # A schedule that fails does so here, and not in a step that is paid for.
+            jax.eval_shape(self.step_size, jax.ShapeDtypeStruct((), jnp.int32))
         if self.adapts:
             plan, settings = self._settings(model, terms)
             return bound_adapted(
