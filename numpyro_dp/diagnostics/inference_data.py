@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
@@ -202,7 +203,7 @@ def _of_draws(
     latent, observable = given.prior(prior, sites)
     groups = {
         "posterior": sites,
-        "sample_stats": mcmc.get_extra_fields(group_by_chain=True),
+        "sample_stats": _by_leaf(mcmc.get_extra_fields(group_by_chain=True)),
         "warmup_posterior": given.warmup(warmup_posterior),
         "prior": latent,
         "prior_predictive": observable,
@@ -225,6 +226,15 @@ def _of_result(
     name = result.guide_name if isinstance(result, DPSVIRunResult) else result.privacy.events[-1][0]
     groups = {"posterior": result.get_samples(group_by_chain=True)}
     return groups, _attributes(result.privacy, {kind: name}, 0)
+
+
+def _by_leaf(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays under their names; those of a field that holds several as ``field.name``."""
+    found = {}
+    for name, value in fields.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+            found[".".join([name, *(str(getattr(key, "name", key)) for key in path)])] = leaf
+    return found
 
 
 def _attributes(

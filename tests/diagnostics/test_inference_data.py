@@ -14,6 +14,8 @@ from numpyro.handlers import scope
 from numpyro.infer import Predictive
 
 import numpyro_dp as ndp
+from numpyro_dp.diagnostics.inference_data import _by_leaf
+from numpyro_dp.mcmc.adaptation import AdaptState
 from tests.models import logistic
 
 INPUTS = np.array([[1.0, 0.5, -0.5], [1.0, 0.0, 1.0]], np.float32)
@@ -194,3 +196,14 @@ def test_scoped_sites_get_names_that_files_can_hold(records, tmp_path):
     idata.to_netcdf(tmp_path / "draws.nc")
     with pytest.raises(ValueError, match=r"both be called 'slope\.w'"):
         ndp.from_numpyro(mcmc, predictions=dict.fromkeys(["slope/w", "slope.w"], np.ones(3)))
+
+
+def test_a_field_of_several_arrays_becomes_several():
+    """As ``extra_fields=("adapt_state",)`` of an adapted chain."""
+    state = AdaptState(np.zeros((2, 5, 3)), np.zeros((2, 5, 3, 3)))
+    found = _by_leaf({"adapt_state": state, "z.w": np.ones((2, 5))})
+    assert {name: each.shape for name, each in found.items()} == {
+        "adapt_state.mean": (2, 5, 3),
+        "adapt_state.mass_matrix_sqrt_inv": (2, 5, 3, 3),
+        "z.w": (2, 5),
+    }
