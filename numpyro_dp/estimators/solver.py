@@ -160,7 +160,7 @@ def minimise(
         )
         if tilt.ndim == 1:
             return np.asarray(solve(jnp.asarray(tilt)))
-        return np.asarray(lax.map(solve, jnp.asarray(tilt)))
+        return np.asarray(lax.map(solve, jnp.asarray(tilt), batch_size=64))
 
 
 @partial(jax.jit, static_argnums=0)

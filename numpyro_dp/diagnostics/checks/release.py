@@ -22,9 +22,8 @@ from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.calibration import planned_sum
 from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys, of_default_kind
-from numpyro_dp.families.outcome import require_of_one_record
+from numpyro_dp.families.outcome import OfOneRecord, require_of_one_record
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.model.jaxprs import Pruned
 from numpyro_dp.model.messages import quoted
 from numpyro_dp.model.private_model import PrivateModel, private_model, x64
 
@@ -140,11 +139,11 @@ def answered(
 class _Judged:
     """The program of a record's vector that was judged, and that runs: no other trace is made."""
 
-    program: Pruned
+    found: OfOneRecord
 
     def __call__(self, record: list[Array], draws: Draws, key: Array) -> Float[Array, " dim"]:
-        (found,) = self.program([*record, *jax.tree.leaves(draws), key])
-        return found
+        (vector,) = self.found.program([*record, *jax.tree.leaves(draws), key])
+        return vector
 
 
 def _structs(draws: Draws) -> tuple[tuple[str, tuple[int, ...], str], ...]:
@@ -167,7 +166,7 @@ def _judged(
     draws = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in structs}
     key = jax.eval_shape(lambda: random.key(0))
     found = require_of_one_record(question.model, "the check", vector, draws, key)
-    return _Judged(found.program)
+    return _Judged(found)
 
 
 def _charged(
