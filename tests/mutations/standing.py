@@ -128,11 +128,11 @@ stands(
     test_a_quarter_of_the_noise_is_proved="Topics are released with a quarter of their noise.",
 )
 stands(
-    "svi",
+    "estimators",
     "diagnostics/audit/test_audit_everything.py",
     slow=True,
     test_half_the_noise_is_proved=(
-        "Fits, guides and minimisers have half their noise: an attack proves more than their ε."
+        "A minimiser has half its noise: an attack proves more than its ε."
     ),
 )
 stands(

@@ -177,7 +177,7 @@ CASES = {
         ),
         pair(0.0),
         {"num_chains": 1000},
-        0.1,
+        0.05,
     ),
 }
 
@@ -202,17 +202,13 @@ def halved(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["DPSVI", "VIPS topics", "output perturbation", "objective perturbation"]
-)
+@pytest.mark.parametrize("name", ["output perturbation"])
 def test_half_the_noise_is_proved(name, monkeypatch):
     """In nine of ten audits at least, at more runs than the default."""
     halved(monkeypatch)
     jax.clear_caches()
     make, data, options, _ = CASES[name]
     options = options | {"num_chains": 40_000}
-    if name == "DPSVI":
-        options["num_steps"] = 2
     found = [
         ndp.audit(make(), jax.random.key(seed), *data, progress_bar=False, **options).refutes
         for seed in range(10)
