@@ -287,7 +287,8 @@ def _solve_and_release(plan: PerturbationPlan, rows: Design, key: Any) -> np.nda
     tilt = np.zeros(stated.dim)
     if plan.tilt is not None:
         tilt = plan.tilt.draw(tilt_key, stated.dim)
-    return plan.output.release(output_key, minimise(stated, rows, tilt, plan.iterations))
+    found = minimise(stated, rows, tilt, plan.iterations)
+    return plan.output.release(output_key, found, stated.start)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -1,8 +1,8 @@
 """One float64 vector released on the integer lattice.
 
 The vector is rounded to integers and floor(Z), Z ~ N(0, K²), is added to them: floor(q + Z) is
-post-processing of the Gaussian mechanism on q. Rounding moves the vector by at most half a unit a
-coordinate, which the caller counts into its sensitivity.
+post-processing of the Gaussian mechanism on q. Rounding moves the vector by little more than a
+unit and a half a coordinate, which the caller counts into its sensitivity.
 """
 
 import math
@@ -40,7 +40,8 @@ class LatticeOutput:
     @property
     def rounding(self) -> float:
         """How far rounding can move a vector, in norm, the division by ``scale`` included."""
-        return 0.51 * math.sqrt(self.dim) * self.scale
+        # Half a unit, and relative 2^-53 of at most 2^52 units each by difference and quotient.
+        return 1.51 * math.sqrt(self.dim) * self.scale
 
     @property
     def tv(self) -> float:
@@ -61,14 +62,21 @@ class LatticeOutput:
         )
 
     def release(
-        self, key: Key[Array, ""], value: Float[np.ndarray, " dim"]
+        self,
+        key: Key[Array, ""],
+        value: Float[np.ndarray, " dim"],
+        middle: Float[np.ndarray, " dim"] | float = 0.0,
     ) -> Float[np.ndarray, " dim"]:
-        """The vector with noise; ``key`` is used up."""
-        # Cutting to a box is a contraction; it keeps integers that float64 rounds well below 1/2.
-        units = np.clip(value / self.scale, -(2.0**44), 2.0**44)
+        """The vector with noise; ``key`` is used up.
+
+        :param middle: public; of a box 2^32 standard deviations wide to which the vector is cut.
+        """
+        # Cutting to a box is a contraction; it keeps integers that float64 holds. Under a tight
+        # prior the noise is so fine that a box round zero may not reach the prior's middle.
+        units = np.clip((value - middle) / self.scale, -(2.0**52), 2.0**52)
         integers = np.rint(units).astype(np.int64)
         noise = np.asarray(_noise(self._lattice, self.dim, key), np.int64)
-        return (integers + noise - self._lattice.mean) * self.scale
+        return middle + (integers + noise - self._lattice.mean) * self.scale
 
 
 @partial(jax.jit, static_argnums=(0, 1))

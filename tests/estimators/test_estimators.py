@@ -56,6 +56,20 @@ def test_with_little_noise_the_estimate_is_the_map(people):
     np.testing.assert_allclose(found, exact_map(*people, 5.0), atol=0.2)
 
 
+def test_a_tight_prior_far_from_zero_is_not_cut():
+    """Its noise is so fine that the numbers of a short lattice end before its middle."""
+
+    def tight(x):
+        mu = numpyro.sample("mu", dist.Normal(500.0, 0.01))
+        with numpyro.plate("people", x.shape[0]):
+            numpyro.sample("x", dist.Normal(mu, 1), obs=x)
+
+    settings = {"row_norm": 1.0, "huber": 1.0, "privacy": ndp.Budget(2.0, 1e-5)}
+    estimator = ndp.ObjectivePerturbation(tight, **settings)
+    result = estimator.run(jax.random.key(0), np.zeros(10, np.float32))
+    assert abs(float(result.get_samples()["mu"][0]) - 500.0) < 0.01
+
+
 def test_a_budget_is_kept_and_the_report_can_be_recomputed(people):
     for estimator in estimators(privacy=BUDGET):
         report = estimator.run(KEY, *people).privacy
