@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax import random
@@ -16,10 +15,13 @@ from numpyro_dp.accounting.budget import DEFAULT_DELTA
 from numpyro_dp.diagnostics.audit.calls import attacked_calls
 from numpyro_dp.diagnostics.audit.chains import ChainsAttack, attacked_chains
 from numpyro_dp.diagnostics.audit.fronts import attacked_runs
-from numpyro_dp.diagnostics.audit.lower_bound import best_verdict, epsilon_from_counts
+from numpyro_dp.diagnostics.audit.lower_bound import (
+    LowerBound,
+    best_verdict,
+    epsilon_from_counts,
+)
 from numpyro_dp.diagnostics.audit.minimisers import attacked_minimisers
 from numpyro_dp.diagnostics.audit.releases import Attacked, attacked_releases
-from numpyro_dp.diagnostics.plots import axes_or_new
 from numpyro_dp.estimators.perturbation import PerturbationEstimator
 from numpyro_dp.execution.keys import as_typed_keys, is_traced, seeded_key
 from numpyro_dp.execution.progress import steps_bar
@@ -30,14 +32,11 @@ from numpyro_dp.mechanisms._checks import refuse_several_processes
 from numpyro_dp.scoring.release import LikelihoodRelease
 from numpyro_dp.svi import DPSVI, VIPS, PrivateCentre
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 _LEAST_CHAINS = 100
 
 
 @dataclass(frozen=True)
-class AuditResult:
+class AuditResult(LowerBound):
     """What :func:`audit` found; no guarantee follows from it.
 
     :param epsilon_lower: what was audited is not (ε, δ)-private for any ε below this, with
@@ -55,10 +54,6 @@ class AuditResult:
     :param judged: runs on each data set that judged the test; the others chose it.
     """
 
-    epsilon_lower: float
-    epsilon_reported: float
-    delta: float
-    confidence: float
     relation: Relation
     num_chains: int
     num_steps: int
@@ -69,57 +64,18 @@ class AuditResult:
     judged: int
 
     @property
-    def refutes(self) -> bool:
-        """Whether the reported ε is too small, at the stated confidence."""
-        return self.epsilon_lower > self.epsilon_reported
-
-    @property
     def ceiling(self) -> float:
         """The largest ε that so many runs could have shown, were the two never confused."""
-        return float(
-            epsilon_from_counts(
-                self.judged,
-                0,
-                self.judged,
-                self.judged,
-                delta=self.delta,
-                confidence=self.confidence,
-            )
-        )
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw what was proved beside what is stated.
-
-        :param ax: matplotlib axes to draw into; ``None`` makes new ones.
-        :returns: the axes: a bar of all ε that are refuted, a line at the reported one, and a
-            dotted one at what so many runs could have shown.
-        :raises ImportError: when matplotlib is not installed.
-        """
-        axes = axes_or_new(ax)
-        colour = "tab:red" if self.refutes else "tab:blue"
-        axes.barh([0], [self.epsilon_lower], color=colour, height=0.5, label="refuted ε")
-        axes.axvline(self.epsilon_reported, color="black", label="reported ε")
-        axes.axvline(self.ceiling, color="grey", linestyle=":", label="most that could be shown")
-        axes.set(yticks=[], ylim=(-1, 1), xlabel=f"ε at δ = {self.delta:.3g}")
-        axes.set_xlim(left=0)
-        axes.legend(loc="upper right", frameon=False)
-        return axes
+        counts = self.judged, 0, self.judged, self.judged
+        return float(epsilon_from_counts(*counts, delta=self.delta, confidence=self.confidence))
 
     def __str__(self) -> str:
-        verdict = (
-            f"The reported ε = {self.epsilon_reported:.4g} is REFUTED."
-            if self.refutes
-            else f"This does not contradict the reported ε = {self.epsilon_reported:.4g}."
+        return self._said(
+            f"({self.relation}) for a run of {self.num_steps} private steps",
+            f"A test on {self.num_chains} runs a data set flagged {self.hits} of {self.judged} "
+            f"held-out runs on the {self.positives} and {self.false_hits} on the other",
+            "A lower bound from one pair and one score is no guarantee: the true ε may be larger.",
         )
-        text = (
-            f"With {100 * self.confidence:g} % confidence no ε below {self.epsilon_lower:.4g} "
-            f"holds at δ = {self.delta:.3g} ({self.relation}) for a run of {self.num_steps} "
-            f"private steps. {verdict} A test on {self.num_chains} runs a data set flagged "
-            f"{self.hits} of {self.judged} held-out runs on the {self.positives} and "
-            f"{self.false_hits} on the other; so many could show at most ε = {self.ceiling:.3g}. "
-            "A lower bound from one pair and one score is no guarantee: the true ε may be larger."
-        )
-        return textwrap.fill(text, 99)
 
 
 def audit(

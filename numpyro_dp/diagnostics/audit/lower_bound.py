@@ -7,12 +7,19 @@ other, so that the choice costs no confidence.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import expit
 from scipy.stats import beta
+
+from numpyro_dp.diagnostics.plots import axes_or_new
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _THRESHOLDS = 400
 # The best of many thresholds looks better than it is, above all where counts are small; choosing
@@ -20,6 +27,54 @@ _THRESHOLDS = 400
 _CAUTION = 100
 
 Scores = Float[np.ndarray, " chains"]
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """What an attack proved, beside what is stated; no guarantee follows from it."""
+
+    epsilon_lower: float
+    epsilon_reported: float
+    delta: float
+    confidence: float
+
+    @property
+    def refutes(self) -> bool:
+        """Whether the reported ε is too small, at the stated confidence."""
+        return self.epsilon_lower > self.epsilon_reported
+
+    @property
+    def ceiling(self) -> float:
+        """The largest ε that the attack could have shown."""
+        raise NotImplementedError
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw what was proved beside what is stated.
+
+        :param ax: matplotlib axes to draw into; ``None`` makes new ones.
+        :returns: the axes: a bar of all ε that are refuted, a line at the reported one, and a
+            dotted one at the most that the attack could have shown.
+        :raises ImportError: when matplotlib is not installed.
+        """
+        axes = axes_or_new(ax)
+        colour = "tab:red" if self.refutes else "tab:blue"
+        axes.barh([0], [self.epsilon_lower], color=colour, height=0.5, label="refuted ε")
+        axes.axvline(self.epsilon_reported, color="black", label="reported ε")
+        axes.axvline(self.ceiling, color="grey", linestyle=":", label="most that could be shown")
+        axes.set(yticks=[], ylim=(-1, 1), xlabel=f"ε at δ = {self.delta:.3g}")
+        axes.set_xlim(left=0)
+        axes.legend(loc="upper right", frameon=False)
+        return axes
+
+    def _said(self, claim: str, evidence: str, warning: str) -> str:
+        """The finding in words; ``claim`` says of what the ε is."""
+        verdict = "is REFUTED." if self.refutes else "is not contradicted."
+        text = (
+            f"With {100 * self.confidence:g} % confidence no ε below {self.epsilon_lower:.4g} "
+            f"holds at δ = {self.delta:.3g} {claim}. The reported ε = {self.epsilon_reported:.4g} "
+            f"{verdict} {evidence}; so many could show at most ε = {self.ceiling:.3g}. {warning}"
+        )
+        return textwrap.fill(text, 99)
 
 
 @dataclass(frozen=True)

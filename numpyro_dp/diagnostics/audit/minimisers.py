@@ -63,7 +63,8 @@ def attacked_minimisers(
             "the two data sets are charged differently: give them equal public arguments, and "
             "max_records= where they differ in size"
         )
-    score = _output_score(sides) if sides[0].plan.tilt is None else _tilt_score(sides)
+    tilt = sides[0].plan.tilt
+    score = _output_score(sides) if tilt is None else _tilt_score(sides, tilt)
     first, second = (
         _scores(side, score, key, num_runs, lambda more, at=at: show(at + more))
         for side, key, at in zip(sides, noise_keys, (0, num_runs), strict=True)
@@ -107,7 +108,9 @@ def _scores(
             points = minimise(plan.problem, side.rows, tilts, plan.iterations)
         # The noise of many points is that of one long one, number by number.
         output = LatticeOutput(plan.output.noise_sd, points.size)
-        chunks.append(score(output.release(output_key, points.ravel()).reshape(points.shape)))
+        middle = np.broadcast_to(plan.problem.start, points.shape)
+        released = output.release(output_key, points.ravel(), middle.ravel())
+        chunks.append(score(released.reshape(points.shape)))
         show(min(num_runs, (number + 1) * _TOGETHER))
     return np.concatenate(chunks)[:num_runs]
 
@@ -129,17 +132,19 @@ def _output_score(sides: list[_Side]) -> Score:
     return lambda points: (points - (own + other) / 2) @ towards
 
 
-def _tilt_score(sides: list[_Side]) -> Score:
+def _tilt_score(sides: list[_Side], tilt: Tilt) -> Score:
     def score(points: Float[np.ndarray, "runs dim"]) -> Float[np.ndarray, " runs"]:
-        own, other = (_log_density(side, points) for side in sides)
+        own, other = (_log_density(side, tilt, points) for side in sides)
         return own - other
 
     return score
 
 
-def _log_density(side: _Side, points: Float[np.ndarray, "runs dim"]) -> Float[np.ndarray, " runs"]:
+def _log_density(
+    side: _Side, tilt: Tilt, points: Float[np.ndarray, "runs dim"]
+) -> Float[np.ndarray, " runs"]:
     """Of the released points, up to a constant: that of the tilt, and how it is stretched."""
-    stated, tilt = side.plan.problem, side.plan.tilt
+    stated = side.plan.problem
     with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
         rows = Design(*map(jnp.asarray, side.rows))
         given = rows, jnp.asarray(stated.precision), jnp.asarray(stated.start)
@@ -147,7 +152,6 @@ def _log_density(side: _Side, points: Float[np.ndarray, "runs dim"]) -> Float[np
         tilts, stretched = np.asarray(tilts), np.asarray(stretched)
     if isinstance(tilt, Gaussian):
         return stretched - np.sum(tilts**2, axis=1) / (2 * tilt.sd**2)
-    assert tilt is not None
     return stretched - np.linalg.norm(tilts, axis=1) / tilt.scale
 
 

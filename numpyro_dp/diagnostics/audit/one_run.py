@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.diagnostics.audit.fronts import whole_run
 from numpyro_dp.diagnostics.audit.loudest import loud_records, null_record
+from numpyro_dp.diagnostics.audit.lower_bound import LowerBound
 from numpyro_dp.execution.keys import as_typed_keys, seeded_key
 from numpyro_dp.model.private_model import private_model
 from numpyro_dp.svi import DPSVI
@@ -25,7 +25,7 @@ _MOST = 20.0
 
 
 @dataclass(frozen=True)
-class OneRunAudit:
+class OneRunAudit(LowerBound):
     """What :func:`audit_one_run` found; no guarantee follows from it.
 
     :param epsilon_lower: the fit is not (ε, δ)-private for any ε below this, with probability
@@ -39,19 +39,10 @@ class OneRunAudit:
     :param right: guesses that were right.
     """
 
-    epsilon_lower: float
-    epsilon_reported: float
-    delta: float
-    confidence: float
     num_canaries: int
     num_parameters: int
     guesses: int
     right: int
-
-    @property
-    def refutes(self) -> bool:
-        """Whether the reported ε is too small, at the stated confidence."""
-        return self.epsilon_lower > self.epsilon_reported
 
     @property
     def ceiling(self) -> float:
@@ -60,20 +51,13 @@ class OneRunAudit:
         return one_run_epsilon(*args, delta=self.delta, confidence=self.confidence)
 
     def __str__(self) -> str:
-        verdict = (
-            f"The reported ε = {self.epsilon_reported:.4g} is REFUTED."
-            if self.refutes
-            else f"This does not contradict the reported ε = {self.epsilon_reported:.4g}."
+        return self._said(
+            "(zero_out)",
+            f"Of {self.num_canaries} canaries in one run with {self.num_parameters} parameters "
+            f"{self.guesses} were guessed to be in or out, {self.right} of them rightly",
+            "A lower bound is no guarantee: canaries hide each other, and the fewer parameters, "
+            "the more.",
         )
-        text = (
-            f"With {100 * self.confidence:g} % confidence no ε below {self.epsilon_lower:.4g} "
-            f"holds at δ = {self.delta:.3g} (zero_out). {verdict} Of {self.num_canaries} canaries "
-            f"in one run with {self.num_parameters} parameters {self.guesses} were guessed to be "
-            f"in or out, {self.right} of them rightly; so many could show at most "
-            f"ε = {self.ceiling:.3g}. A lower bound is no guarantee: canaries hide each other, and "
-            "the fewer parameters, the more."
-        )
-        return textwrap.fill(text, 99)
 
 
 def audit_one_run(
@@ -101,7 +85,7 @@ def audit_one_run(
         part by default.
     :param delta: δ of the claim; default that of ``privacy``, else 1e-6.
     :param confidence: of the lower bound.
-    :returns: :class:`OneRunAudit`; ``print`` it.
+    :returns: :class:`OneRunAudit`; ``print`` it, or draw it with ``plot()``.
     :raises ValueError: for a fit with an accountant, or that adapts; too few canaries; an argument
         out of range.
     :raises UnsupportedModelError: the model cannot be split into records, or has latents of them.
