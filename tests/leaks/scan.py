@@ -47,8 +47,10 @@ _OWN_PACKAGES = ("numpyro",)
 _SHARED = (types.ModuleType, types.BuiltinFunctionType, logging.Logger)
 _CHANGING = re.compile(r"\.(time|created_at|versions|ledger|ledger_path)$")
 _CLOCK = re.compile(
-    r"0x[0-9a-f]+|\d+\.\d+(e-?\d+)?( sec| ms|s\b)|/\S+|line \d+|\d+T[\d:]+| +$", re.M
+    r"0x[0-9a-f]+|\d+\.\d+(e-?\d+)?( sec| ms|s\b)|/\S+|line \d+|\d+T[\d:]+| +(?=\r|$)", re.M
 )
+# Whether JAX keeps a program follows from how long it took to compile.
+_KEPT_OR_NOT = re.compile(r"persistent cache entry|took at least .* to compile")
 
 
 @dataclass
@@ -289,7 +291,8 @@ def flat(seen: Watched) -> dict[str, bytes]:
     """All that two runs on neighbouring data with equal noise must have in common."""
     found = {".printed": _CLOCK.sub("", _bars(seen.printed)).encode()}
     found[".warnings"] = repr([str(each.message) for each in seen.warned]).encode()
-    logged = [_CLOCK.sub("", each.getMessage()) for each in seen.logged]
+    said = [each.getMessage() for each in seen.logged]
+    logged = [_CLOCK.sub("", each) for each in said if not _KEPT_OR_NOT.search(each)]
     found |= {f".logs[{k}]": text.encode() for k, text in enumerate(logged)}
     for name, value in seen.held.items():
         found |= flatten(f".{name}", value)
