@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.synthetic_records import observed_sites, place_of
-from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
+from numpyro_dp.model.jaxprs import Pruned, fingerprint, prune, trace_program
 from numpyro_dp.model.messages import explained, quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
@@ -168,6 +168,11 @@ class OfOneRecord(NamedTuple):
 
     program: Pruned
     out: Any
+
+    @property
+    def computes(self) -> Hashable:
+        """Equal to another's only if both compute the same."""
+        return fingerprint(self.program)
 
 
 def require_of_one_record(

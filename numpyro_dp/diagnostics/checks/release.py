@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -18,14 +18,14 @@ from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.diagnostics.checks.question import Draws, Question, require_resolved
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
-from numpyro_dp.execution.account import Account, ChargedRun
+from numpyro_dp.execution.account import Account
 from numpyro_dp.execution.calibration import planned_sum
 from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys, of_default_kind
 from numpyro_dp.families.outcome import OfOneRecord, require_of_one_record
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.messages import quoted
-from numpyro_dp.model.private_model import PrivateModel, private_model, x64
+from numpyro_dp.model.private_model import PrivateModel, private_model
 
 # Records times draws that are looked at side by side.
 _AT_ONCE = 1 << 20
@@ -106,12 +106,15 @@ def answered(
         split = private_model(model, args, dict(kwargs), data_plate=plate)
         draws = posterior_draws(split, samples)
         question = ask(split, draws)
-        judged = _judged(question, _structs(draws), x64())
-        mechanism, noise_key = _charged(run, payment, noise, key, question, _size(draws))
-        records = split.records(args, dict(kwargs))
+        judged = _judged(question, draws)
+        mechanism = _planned(account, payment, noise, question, _size(draws))
         # Past this, rounding would shrink vectors, and so the mean of them.
         shown = mechanism.unshrunk / question.bound
-        total = _summed(mechanism, judged, shown, noise_key, made_up, draws, records)
+        # No name for the key of the noise: it would outlive an exception, in its traceback.
+        total = _summed(
+            *(mechanism, judged, shown, run.charge_once(mechanism, key), made_up, draws),
+            split.records(args, dict(kwargs)),
+        )
     size = split.num_records
     facts = sum_facts(
         mechanism,
@@ -135,56 +138,46 @@ def answered(
     )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Judged:
-    """The program of a record's vector that was judged, and that runs: no other trace is made."""
+    """The program of a record's vector that was judged, and that runs: no other trace is made.
 
-    found: OfOneRecord
+    Equal to another that computes the same, so that a second check does not compile again.
+    """
+
+    found: OfOneRecord = field(compare=False)
+    computes: Hashable
 
     def __call__(self, record: list[Array], draws: Draws, key: Array) -> Float[Array, " dim"]:
         (vector,) = self.found.program([*record, *jax.tree.leaves(draws), key])
         return vector
 
 
-def _structs(draws: Draws) -> tuple[tuple[str, tuple[int, ...], str], ...]:
-    return tuple((name, draws[name].shape, str(draws[name].dtype)) for name in sorted(draws))
-
-
-@lru_cache(maxsize=16)
-def _judged(
-    question: Question, structs: tuple[tuple[str, tuple[int, ...], str], ...], wide: bool
-) -> _Judged:
-    """Refuse a question whose vector could see more than one record, or show one.
-
-    One for equal questions, so that a second check does not compile again.
-    """
-    del wide
+def _judged(question: Question, draws: Draws) -> _Judged:
+    """Refuse a question whose vector could see more than one record, or show one."""
 
     def vector(record: list[Array], draws: Draws, key: Array) -> Array:
         return question.vector(draws, record, key)
 
-    draws = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in structs}
-    key = jax.eval_shape(lambda: random.key(0))
-    found = require_of_one_record(question.model, "the check", vector, draws, key)
-    return _Judged(found)
+    structs = jax.eval_shape(lambda: (draws, random.key(0)))
+    found = require_of_one_record(question.model, "the check", vector, *structs)
+    return _Judged(found, found.computes)
 
 
-def _charged(
-    run: ChargedRun,
+def _planned(
+    account: Account,
     payment: Payment,
     noise_multiplier: float | None,
-    key: Any,
     question: Question,
     num_draws: int,
-) -> tuple[PrivateSum, Any]:
-    account, size = run.account, question.model.num_records
+) -> PrivateSum:
+    size, delta = question.model.num_records, account.delta(payment.privacy)
     shape = {
         "num_records": size,
         "dim": question.dim,
         "clip_norm": question.bound,
         "microbatch_size": min(size, max(_AT_ONCE // num_draws, 1)),
     }
-    delta = account.delta(payment.privacy)
 
     def planned(noise: float | Budget) -> PrivateSum:
         return planned_sum(
@@ -196,11 +189,10 @@ def _charged(
             **shape,
         )
 
+    mechanism = planned(arguments.given_noise(payment.privacy, noise_multiplier))
     if not payment.allow_unresolved:
-        mechanism = planned(arguments.given_noise(payment.privacy, noise_multiplier))
         require_resolved(question, planned, mechanism, account.relation, delta)
-    mechanism = account.sum_once(payment.privacy, noise_multiplier, **shape)
-    return mechanism, run.charge_once(mechanism, key)
+    return mechanism
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import traceback
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +18,12 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent, TotalVariation
 from numpyro_dp.diagnostics.checks import release
 from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.mechanisms.random import os_key
 from tests.diagnostics.checks.setting import CHECKS, DRAWS, OPTIONS, X, Y, logistic, probabilities
 
 KEY = jax.random.key(7)
 EACH = pytest.mark.parametrize("check", CHECKS)
+_SECRET = os_key().dtype
 
 
 def ask(check, x=X, y=Y, **options):
@@ -128,9 +131,12 @@ def test_it_is_charged_before_a_record_is_read(check, monkeypatch):
 
     ledger = ndp.Accountant(ndp.Budget(5.0, 1e-5))
     monkeypatch.setattr(release, "_summed", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as ended:
         ask(check, accountant=ledger)
     assert len(ledger.entries) == 1
+    frames = [frame for frame, _ in traceback.walk_tb(ended.value.__traceback__)]
+    named = {id(value): value for frame in frames for value in frame.f_locals.values()}
+    assert not [key for key in named.values() if getattr(key, "dtype", None) == _SECRET]
     with pytest.raises(ndp.BudgetExceededError):
         ask(check, noise_multiplier=0.05, accountant=ledger)
     assert len(ledger.entries) == 1

@@ -70,6 +70,18 @@ def test_statistics_are_functions_of_the_outcome_or_of_the_whole_record():
     assert list(found.statistics) == ["large", "off"]
 
 
+def test_a_statistic_that_reads_what_has_changed_is_asked_anew():
+    """A cell that sets a threshold anew means it."""
+    shift = [0.0]
+
+    def shifted(y):
+        return y + shift[0]
+
+    for shift[0] in (0.0, 1.0):
+        found = check(logistic, DRAWS, X, Y, statistics={"shifted": (shifted, 0, 2)})
+        assert found["shifted"].observed == pytest.approx(Y.mean() + shift[0], abs=1e-2)
+
+
 def test_a_model_that_is_off_is_told_by_the_tail():
     """Records above what is expected have a p-value near 0, those below near 1."""
     for shift, at_end in ((1.5, 0.0), (-1.5, 1.0)):
