@@ -179,7 +179,8 @@ class _Residuals(Question):
         forecast = Forecast(self.model, self.outcome, draws, record)
         number = 1 if self.outcome.classes == 2 else jnp.argmax(forecast.probabilities)
         predicted = forecast.probabilities[number]
-        edges = jnp.asarray(self.edges, predicted.dtype)
+        # One array would be taken for records where these are as many.
+        edges = jnp.stack([jnp.asarray(edge, predicted.dtype) for edge in self.edges])
         place = jnp.searchsorted(edges[1:-1], predicted, side="right")
         middle = (edges[:-1] + edges[1:])[place] / 2
         apart = forecast.right(number) - 0.5 - (predicted - middle)

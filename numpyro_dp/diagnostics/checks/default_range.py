@@ -7,10 +7,11 @@ import math
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from numpyro_dp.diagnostics.checks.question import Draws
 from numpyro_dp.errors import UnsupportedModelError
@@ -64,13 +65,17 @@ def default_range(model: PrivateModel, draws: Draws) -> tuple[float, float]:
     return low - _MARGIN, 0.0 if observed_of(model).discrete else high + _MARGIN
 
 
-def evenly(draws: Draws, count: int) -> np.ndarray:
-    """So many numbers of draws, evenly spread; where there are fewer, some more than once."""
-    size = len(next(iter(draws.values())))
-    return np.linspace(0, size - 1, count).round().astype(int)
+def evenly(draws: Draws, count: int) -> Int[Array, " count"]:
+    """So many numbers of draws, evenly spread; where there are fewer, some more than once.
+
+    Computed where it is traced: an array that is there already is taken for records where these
+    are as many.
+    """
+    last = len(next(iter(draws.values()))) - 1
+    return (jnp.arange(count) * last + (count - 1) // 2) // (count - 1)
 
 
-def picked(draws: Draws, numbers: np.ndarray) -> Draws:
+def picked(draws: Draws, numbers: Int[Array, " count"]) -> Draws:
     """Some of the draws."""
     return {name: values[numbers] for name, values in draws.items()}
 

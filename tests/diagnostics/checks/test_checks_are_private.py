@@ -240,6 +240,14 @@ def test_a_private_number_of_records_is_refused(check):
         ask(check, accountant=ndp.Accountant(relation="add_remove"))
 
 
+@EACH
+def test_as_many_records_as_a_check_has_numbers_of_its_own_are_no_captured_array(check):
+    """Eight draws are looked at, and seven bins have eight edges."""
+    options = {"bins": 7} if check == "calibration" else {}
+    found = ask(check, X[:8], Y[:8], noise_multiplier=0.01, allow_unresolved=True, **options)
+    assert found.num_records == 8
+
+
 def test_a_check_inside_a_transformation_is_refused():
     with pytest.raises(ValueError, match="JAX transformation"):
         jax.jit(lambda x: ask("accuracy", x=x).estimate)(X)
