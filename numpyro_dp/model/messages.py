@@ -77,7 +77,7 @@ def explained(
         # What `set` says of a traced array's entries.
         if isinstance(error, TypeError) and "unhashable" in str(error) and "Tracer" in str(error):
             raise UnsupportedModelError(_of_values(error)) from error
-        problem = f"{_summary(error)} ({_place(error)})"
+        problem = problem_of(error)
         if plate is None:
             text = (
                 f"the model cannot be traced on arrays of these shapes{given}: {problem}{perhaps}"
@@ -88,6 +88,11 @@ def explained(
                 f"plate `{plate}`: {problem}. Derive sizes from `x.shape[0]`, not from a constant"
             )
         raise UnsupportedModelError(text) from error
+
+
+def problem_of(error: Exception) -> str:
+    """What was raised, and where; its text only where JAX or NumPyro wrote it."""
+    return f"{_summary(error)} ({_place(error)})"
 
 
 def _of_values(error: Exception) -> str:

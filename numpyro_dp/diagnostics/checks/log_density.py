@@ -52,8 +52,8 @@ class LogPredictiveDensity(PrivateScore):
         low, high = self.bounds
         lines = self._told("log predictive density of a record")
         lines.append(
-            f"  cut to [{low:.4g}, {high:.4g}]: {100 * self.share_cut:.2g} % ± "
-            f"{100 * self.share_cut_noise_sd:.2g} % of the records"
+            f"  cut to [{low:.4g}, {high:.4g}]: {_percent(self.share_cut)} ± "
+            f"{_percent(self.share_cut_noise_sd)} of the records"
         )
         return "\n".join([*lines, f"  {cost(self.privacy)}"])
 
@@ -61,6 +61,11 @@ class LogPredictiveDensity(PrivateScore):
         low, high = self.bounds
         cut = {"share_cut": self.share_cut, "share_cut_noise_sd": self.share_cut_noise_sd}
         return {**super()._numbers(), "low": low, "high": high, **cut}
+
+
+def _percent(share: float) -> str:
+    """To two digits, and to the whole per cent from ten on: ``.2g`` makes 1e+02 of 100."""
+    return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
 
 
 @dataclass(frozen=True)

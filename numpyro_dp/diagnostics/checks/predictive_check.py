@@ -172,7 +172,8 @@ def private_posterior_predictive_check(
     :returns: observed and expected means, p-values that include the noise, and what it cost.
     :raises BudgetExceededError: the accountant refuses; nothing was charged.
     :raises UnsupportedModelError: the model cannot be split, has several outcomes or one that is
-        computed, a statistic reads more than a record, or the number of records is private.
+        computed, a statistic reads more than a record or is no JAX function, or the number of
+        records is private.
     :raises ValueError: an argument is out of range, a range is missing, draws are missing or not
         finite, or noise would drown the answer.
 

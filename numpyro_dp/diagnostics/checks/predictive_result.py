@@ -21,7 +21,8 @@ class StatisticCheck(NamedTuple):
 
     - **observed**: its mean over the records.
     - **expected**: its mean under the posterior predictive law, at the records' own inputs.
-    - **difference**: observed less expected.
+    - **difference**: observed less expected, before noise moved one of them out of its range and
+      it was cut back.
     - **standard_error**: of ``difference``, for the population that the records were drawn from:
       privacy noise and the records' own variation.
     - **noise_sd**: standard deviation of the privacy noise in ``difference``; that in ``observed``

@@ -15,6 +15,7 @@ from numpyro_dp import _validate
 from numpyro_dp.diagnostics.checks.log_density import checked_range
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.outcome import Outcome, require_of_one_record
+from numpyro_dp.model.messages import problem_of, quoted
 from numpyro_dp.model.private_model import PrivateModel
 
 # Central intervals by name; replicates that ranks are taken among make both of them exact.
@@ -124,7 +125,7 @@ def chosen_statistics(
     :param given: names, or functions and their ranges by name; ``None`` for a choice.
     :param outcome_range: declared range of the outcome.
     :param arrays: the record arguments, whose memory no function may name.
-    :raises UnsupportedModelError: a function is not one of a record alone.
+    :raises UnsupportedModelError: a function is not one of a record alone, or cannot be traced.
     :raises ValueError: an unknown name, or a range that is missing or no range.
     """
     if outcome_range is not None:
@@ -138,14 +139,32 @@ def chosen_statistics(
     for each in chosen:
         label = f"statistics[{each.name!r}]"
         model.refuse_captured_arrays(label, each.function, arrays)
-        found = require_of_one_record(
-            model, label, lambda record, each=each: jnp.asarray(each.value(model, outcome, record))
-        )
-        if found.out.shape != ():
+        found = _judged(model, outcome, each, label)
+        if found.shape != () or jnp.issubdtype(found.dtype, jnp.complexfloating):
             raise ValueError(
-                f"{label} must be one number of a record, got an array of shape {found.out.shape}"
+                f"{label} must be one real number of a record, got an array of shape "
+                f"{found.shape} and dtype {found.dtype}"
             )
     return chosen
+
+
+def _judged(model: PrivateModel, outcome: Outcome, statistic: Statistic, label: str) -> Any:
+    """What a statistic of one record alone returns, without a value."""
+
+    def value(record: list[Array]) -> Array:
+        return jnp.asarray(statistic.value(model, outcome, record))
+
+    try:
+        return require_of_one_record(model, label, value).out
+    except UnsupportedModelError:
+        raise
+    except Exception as error:
+        known = quoted([leaf.name for leaf in model.layout.arrays])
+        raise UnsupportedModelError(
+            f"{label} cannot be computed: {problem_of(error)}. It is given JAX arrays of one "
+            "record, without a value: write it with jax.numpy, with `jnp.where` in place of `if`; "
+            f"a second argument is a dictionary of {known}"
+        ) from error
 
 
 def _declared(name: Any, given: Any) -> Statistic:

@@ -124,6 +124,14 @@ def prints(y):
     return y
 
 
+def branches(y):
+    return 1.0 if y > 0 else 0.0
+
+
+def misspelt(y, record):
+    return record["age"]
+
+
 def names_records(y):
     return y - Y.mean()
 
@@ -136,7 +144,10 @@ def names_records(y):
         ({"statistics": []}, ValueError, "at least one"),
         ({"statistics": {"a": (large, 1, 0)}}, ValueError, "low below high"),
         ({"statistics": {"a": large}}, ValueError, "must be .function, low, high."),
-        ({"statistics": {"a": (lambda y: y[None], 0, 1)}}, ValueError, "one number"),
+        ({"statistics": {"a": (lambda y: y[None], 0, 1)}}, ValueError, "one real number"),
+        ({"statistics": {"a": (lambda y: 1j * y, 0, 1)}}, ValueError, "one real number"),
+        ({"statistics": {"a": (branches, 0, 1)}}, ndp.UnsupportedModelError, "in place of `if`"),
+        ({"statistics": {"a": (misspelt, 0, 1)}}, ndp.UnsupportedModelError, "dictionary of `x`"),
         ({"statistics": {"a": (prints, 0, 1)}}, ndp.UnsupportedModelError, "side effects"),
         ({"statistics": {"a": (names_records, 0, 1)}}, ndp.UnsupportedModelError, "`Y`"),
         ({"statistics": ["inside 50 %"]}, ValueError, "few classes, which have no intervals"),

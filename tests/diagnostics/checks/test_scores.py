@@ -77,6 +77,7 @@ def test_bounds_follow_from_the_model_and_no_record():
     assert -13 < low < -6.5
     assert each[0].share_cut < 0.01
     assert each[1].share_cut > 0.99
+    assert ": 100 % ± 0." in str(each[1])
     assert each[1].estimate == pytest.approx(low, abs=0.02)
 
 
