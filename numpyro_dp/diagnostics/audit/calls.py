@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from jaxtyping import Float
+from jaxtyping import Array, Float, UInt8
 
 from numpyro_dp.accounting import PrivacyReport, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, from_json
 from numpyro_dp.diagnostics.audit.neighbours import take_apart
 from numpyro_dp.diagnostics.audit.releases import Attacked
+from numpyro_dp.model.records import Public
 
 
 def attacked_calls(
@@ -36,9 +37,7 @@ def attacked_calls(
     """
     if score is None:
         raise ValueError("a function is audited by score=, from one result of it to a number")
-    rows = [_rows(arguments) for arguments in both]
-    if all(rows):
-        take_apart(*rows, relation)
+    _require_neighbours(both, relation)
     reports: list[PrivacyReport] = []
     sides = []
     for arguments, noise_key, at in zip(both, noise_keys, (0, num_calls), strict=True):
@@ -54,11 +53,55 @@ def attacked_calls(
     return Attacked((sides[0], sides[1]), _event(first), first.steps, first.delta)
 
 
-def _rows(arguments: tuple[Any, ...]) -> list[Any]:
-    """Arguments as records, if all are arrays of as many rows; else nothing."""
-    arrays = [np.asarray(each) for each in arguments if isinstance(each, np.ndarray | jax.Array)]
-    alike = len(arrays) == len(arguments) and len({array.shape[:1] for array in arrays}) == 1
-    return [jnp.asarray(array) for array in arrays] if alike and arrays[0].ndim else []
+def _require_neighbours(both: tuple[tuple[Any, ...], tuple[Any, ...]], relation: Relation) -> None:
+    """Refuse arguments that differ in anything but one row, as far as they can be compared.
+
+    Arrays that are equal on both sides may be public; each of the others holds a row for each
+    record. What is no array, number or text is not looked into.
+    """
+    (one, nesting), (other, same) = (jax.tree.flatten(arguments) for arguments in both)
+    pairs = [tuple(map(_as_array, pair)) for pair in zip(one, other, strict=False)]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    apart = [(a, b) for a, b in known if not _equal(a, b)]
+    if nesting == same and not apart and len(known) < len(pairs):
+        return
+    rows = {(a.shape[:1], b.shape[:1]) for a, b in apart}
+    alike = all(a.shape[1:] == b.shape[1:] for a, b in apart)
+    if nesting != same or len(rows) != 1 or rows == {((), ())} or not alike:
+        raise ValueError(
+            "data and neighbour must differ in exactly one record: change one row of the record "
+            "arrays and nothing else"
+        )
+    common = [np.result_type(a, b) for a, b in apart]
+    first, second = (
+        [_bytes(pair[side], to) for pair, to in zip(apart, common, strict=True)] for side in (0, 1)
+    )
+    take_apart(first, second, relation)
+
+
+def _as_array(leaf: Any) -> np.ndarray | None:
+    """An argument to be compared; ``None`` of what cannot be."""
+    if isinstance(leaf, Public):
+        parts = [_as_array(part) for part in jax.tree.leaves(leaf.value)]
+        whole = b"public" + b"".join(part.tobytes() for part in parts if part is not None)
+        # One value and no rows, none of which may differ.
+        return np.asarray(np.void(whole))
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+        leaf = random.key_data(leaf)
+    array = np.asarray(leaf)
+    return None if array.dtype == object else array
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    # As bytes: a NaN equals itself.
+    kinds = one.shape == other.shape and one.dtype == other.dtype
+    return kinds and one.tobytes() == other.tobytes()
+
+
+def _bytes(array: np.ndarray, dtype: Any) -> UInt8[Array, "rows bytes"]:
+    """Rows of bytes, so that arrays of all kinds are compared alike."""
+    whole = np.ascontiguousarray(array.astype(dtype))
+    return jnp.asarray(whole.reshape(len(whole), -1).view(np.uint8))
 
 
 def _report(result: Any, relation: Relation, before: list[PrivacyReport]) -> PrivacyReport:

@@ -16,7 +16,12 @@ from jaxtyping import Array, Float
 from numpyro_dp.accounting import Relation
 from numpyro_dp.diagnostics.audit.accept_bits import bit_score, tells_bits
 from numpyro_dp.diagnostics.audit.likelihood_ratio import draw_score, move_score
-from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair, check_null, take_apart
+from numpyro_dp.diagnostics.audit.neighbours import (
+    NeighbourPair,
+    check_null,
+    require_one_model,
+    take_apart,
+)
 from numpyro_dp.diagnostics.audit.releases import Attacked
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.posterior.ops import BoundOPS
@@ -83,6 +88,7 @@ def _both_sides(
     walls = [_wall(kernel, arguments, relation) for arguments in both]
     records = [model.records(arguments) for model, arguments in zip(walls, both, strict=True)]
     pair = take_apart(*records, relation)
+    require_one_model(kernel.user_model, both, relation)
     bound = [
         kernel.bind(model, num_steps=num_steps, relation=relation, delta=delta) for model in walls
     ]

@@ -20,7 +20,11 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.accounting import Relation
 from numpyro_dp.accounting.events import DpEvent
-from numpyro_dp.diagnostics.audit.neighbours import NeighbourPair, take_apart
+from numpyro_dp.diagnostics.audit.neighbours import (
+    NeighbourPair,
+    require_one_model,
+    take_apart,
+)
 from numpyro_dp.diagnostics.audit.overheard import Canaries, Told, overheard
 from numpyro_dp.diagnostics.audit.releases import Attacked
 from numpyro_dp.execution.arguments import single_precision
@@ -91,6 +95,8 @@ def attacked_runs(
     starts = random.split(key, 1 if isinstance(front, PrivateCentre) else _STARTS)
     sides = [_side(own, starts[0], num_steps, arguments) for arguments in both]
     pair = take_apart(sides[0].records, sides[1].records, relation)
+    if not isinstance(own, PrivateCentre):
+        require_one_model(own.model, both, relation)
     if sides[0].event != sides[1].event:
         raise ValueError(
             "the two data sets are charged differently: give them equal public arguments, and "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jaxtyping import Array, UInt8
 
 from numpyro_dp.accounting import Relation
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.model.records import read_arguments
 
 # Arbitrary, away from each other: a gradient that is zero at all of them is zero by construction.
 _PROBES = (0.0, 0.25, -0.75)
@@ -65,6 +67,23 @@ def take_apart(data: list[Array], neighbour: list[Array], relation: Relation) ->
     )
     shared = [jnp.delete(leaf, at, axis=0) for leaf in (data if holds[0] else neighbour)]
     return NeighbourPair(shared, own, other)
+
+
+def require_one_model(
+    model: Callable[..., Any], both: Sequence[tuple[Any, ...]], relation: Relation
+) -> None:
+    """Refuse data sets of which more than a record differs: what they would show is no privacy.
+
+    :param both: arguments of the model, of the data and of its neighbour.
+    :raises ValueError: a public argument differs.
+    """
+    layouts = [read_arguments(model, arguments, {})[0] for arguments in both]
+    if relation == "add_remove":
+        layouts = [layout.redacted() for layout in layouts]
+    if layouts[0] != layouts[1]:
+        raise ValueError(
+            "the two data sets make different models: give them equal public arguments"
+        )
 
 
 def check_null(model: PrivateModel, z: dict[str, Array], pair: NeighbourPair) -> None:
