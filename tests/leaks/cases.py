@@ -153,6 +153,16 @@ def _missing(held: dict, accountant: Any, secure: bool, *arrays: np.ndarray) -> 
     print(held["found"].privacy)
 
 
+def _check(ask: Callable[..., Any], **options: Any) -> Callable[..., None]:
+    def run(held: dict, accountant: Any, secure: bool, *arrays: np.ndarray) -> None:
+        settings = {"noise_multiplier": 3.0, "accountant": accountant, "secure": secure, **options}
+        held["found"] = ask(KEY, logistic, _DRAWS, *arrays, **settings)
+        held["report"], held["idata"] = held["found"].privacy, held["found"].to_inference_data()
+        print(held["found"], held["report"])
+
+    return run
+
+
 def _records(size: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(20)
     x = np.concatenate([np.ones((size, 1)), rng.uniform(-1, 1, (size, 2))], axis=1)
@@ -163,6 +173,7 @@ def _records(size: int) -> tuple[np.ndarray, np.ndarray]:
 # No other test has as many, nor has another case of the same programs: each one is compiled within
 # its case, into the cache that is looked at.
 _X_Y, _FEWER, _MORE = _records(404), _records(403), _records(405)
+_DRAWS = {"w": np.random.default_rng(21).normal(0, 1, (20, 3)).astype(np.float32)}
 _SGD = numpyro.optim.SGD(1e-3)
 # Of what asks how long a record's score is, zero is one answer and a broken record none.
 CASES = {
@@ -178,6 +189,14 @@ CASES = {
     "PrivateCentre": Case(_centre, _X_Y),
     "clipping_rate": Case(_clipping, _MORE, np.inf),
     "count_missing": Case(_missing, _X_Y, np.inf),
+    "private_accuracy": Case(_check(ndp.private_accuracy), _X_Y, np.inf),
+    "private_calibration_curve": Case(_check(ndp.private_calibration_curve, bins=4), _X_Y, np.inf),
+    "private_log_predictive_density": Case(
+        _check(ndp.private_log_predictive_density), _X_Y, np.inf
+    ),
+    "private_posterior_predictive_check": Case(
+        _check(ndp.private_posterior_predictive_check), _X_Y, np.inf
+    ),
     **{f"VIPS {name}": _vips(name) for name in GUIDES},
 }
 _QUICK = ("PrivateCentre", "count_missing")
