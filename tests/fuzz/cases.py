@@ -22,6 +22,7 @@ import numpyro_dp as ndp
 
 BUDGET = ndp.Budget(2.0, 1e-5)
 N = 40
+DRAWS = {"w": np.random.default_rng(2).normal(size=(10, 2)).astype(np.float32)}
 # What public docstrings name. A ValueError covers what the model layer refuses.
 DOCUMENTED = (ValueError, ndp.BudgetExceededError, ndp.LedgerError)
 
@@ -126,6 +127,17 @@ def calibrated(options, accountant, data):
     return noise, None
 
 
+def asked(check: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+    def run(options, accountant, data):
+        draws = options.pop("posterior_samples", DRAWS)
+        paid = {"privacy": BUDGET, "accountant": accountant, "allow_unresolved": True}
+        found = check(jax.random.key(0), logistic, draws, *data, **paid | settings | options)
+        assert "ε=" in str(found)
+        return getattr(found, "estimate", 0.0), found.privacy
+
+    return run
+
+
 _NOISE = ("privacy", "noise_multiplier", "accountant", "data_plate")
 _SUMS = (*_NOISE, "clip_norm", "batch_size", "sampling_rate", "microbatch_size", "max_records")
 _CHAIN = ("num_warmup", "num_samples", "num_chains", "steps_per_sample", "init_strategy")
@@ -211,6 +223,22 @@ ENTRIES = {
     "calibrate": Entry(("epsilon", "delta", "relation"), calibrated),
 }
 
+_CHECK = (*_NOISE, "posterior_samples", "allow_unresolved", "secure")
+# Cases from this number on, so that those before it stay what they were.
+FIRST_CHECK = 100_000
+CHECKS = {
+    "private_log_predictive_density": Entry(
+        (*_CHECK, "bounds"), asked(ndp.private_log_predictive_density)
+    ),
+    "private_accuracy": Entry(_CHECK, asked(ndp.private_accuracy)),
+    "private_calibration_curve": Entry(
+        (*_CHECK, "bins"), asked(ndp.private_calibration_curve, bins=2)
+    ),
+    "private_posterior_predictive_check": Entry(
+        (*_CHECK, "statistics", "outcome_range"), asked(ndp.private_posterior_predictive_check)
+    ),
+}
+
 # Odd values of an argument. Those of one kind are tried equally often.
 VALUES: dict[str, list[Any]] = {
     "numbers": [0, -1, 1, 2, 0.5, 3.7, 1e-300, 1e300, -0.0, 10**30],
@@ -282,12 +310,13 @@ class Case(NamedTuple):
 
 def case(number: int) -> Case:
     rng = np.random.default_rng([7, number])
-    names = [name for name, entry in ENTRIES.items() for _ in range(entry.weight)]
+    entries = ENTRIES if number < FIRST_CHECK else CHECKS
+    names = [name for name, each in entries.items() for _ in range(each.weight)]
     entry = names[rng.integers(len(names))]
     options = {}
     for _ in range(rng.choice([0, 1, 2], p=[0.2, 0.6, 0.2])):
         pool = list(VALUES.values())[rng.integers(len(VALUES))]
-        options[rng.choice(ENTRIES[entry].options)] = pool[rng.integers(len(pool))]
+        options[rng.choice(entries[entry].options)] = pool[rng.integers(len(pool))]
     data = "plain" if rng.random() < 0.6 and options else list(DATA)[rng.integers(len(DATA))]
     relation = str(rng.choice(["zero_out", "replace_one", "add_remove"], p=[0.7, 0.15, 0.15]))
     return Case(number, str(entry), {str(k): v for k, v in options.items()}, data, relation,
@@ -302,7 +331,8 @@ def tried(which: Case) -> str:
     with warnings.catch_warnings(), jax.enable_x64(which.wide):
         warnings.simplefilter("ignore")
         try:
-            found, report = ENTRIES[which.entry].run(dict(which.options), accountant, data)
+            run = {**ENTRIES, **CHECKS}[which.entry].run
+            found, report = run(dict(which.options), accountant, data)
         except DOCUMENTED as error:
             spent = "" if not accountant.entries else f"charged before {type(error).__name__}: "
             return f"{spent}{error}"[:200] if spent else ""
