@@ -332,7 +332,8 @@ def _require_rows(name: str, site: Mapping[str, Any], plate: str, rows: int) -> 
         raise UnsupportedModelError(
             f"site `{name}` has {max(entries, frame.size)} entries along plate `{plate}` when run "
             f"on {'one record' if rows == 1 else f'{rows} records'}: it reads data that is not an "
-            "argument, or ignores the plate; pass all data as arguments and take sizes from "
+            "argument, or ignores the plate; pass all data as arguments, without "
+            "`numpyro_dp.public` where they have a row for each record, and take sizes from "
             "`x.shape[0]`"
         )
 

@@ -200,3 +200,8 @@ stands(
         "A charge returns that was not made; a file is saved in two parts."
     ),
 )
+stands(
+    "diagnostics",
+    "diagnostics/checks/test_checks_are_private.py",
+    test_half_the_noise_would_be_caught="A private check has half the noise that it was charged.",
+)

@@ -20,6 +20,8 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.synthetic_records import simulator
 from numpyro_dp.model.private_model import PrivateModel, private_model
 
+# All keys here are fixed and public: no guarantee rests on what is made up, and whoever repeats an
+# audit gets the same pair.
 # Made-up inputs, how far out each is tried, and the positions at which its gradient is looked at.
 _INPUTS, _SCALES, _REACH = 32, (1.0, 10.0, 100.0, 1e3), (0.0, 0.03, 0.1, 0.3)
 _MOVES = 8
@@ -83,7 +85,8 @@ def loudest_pair(
     if np.any(np.asarray(_pulls(split, clip_norm, max_move, [leaf[None] for leaf in null]))):
         raise UnsupportedModelError(
             "this model has no null record, which every pair needs where records are to be told "
-            "apart: NaN in its floating-point record arrays leaves a gradient, or there are none"
+            "apart: NaN in its floating-point record arrays leaves a gradient, or there are none. "
+            "Give counts and classes as floating-point numbers, such as jnp.ones(50)"
         )
     lengths = np.linalg.norm(pulls, axis=1)
     loud = int(np.argmax(lengths))
