@@ -116,8 +116,11 @@ class Account:
     @property
     def conditions(self) -> tuple[str, ...]:
         """What all charges together depend on, once each."""
+        return self._conditions(self.charges)
+
+    def _conditions(self, charges: Sequence[Charge]) -> tuple[str, ...]:
         own = () if self.secure else (INSECURE,)
-        found = [each for charge in self.charges for each in charge.conditions]
+        found = [each for charge in charges for each in charge.conditions]
         return tuple(dict.fromkeys((*found, *own)))
 
     def delta(self, privacy: Budget | None) -> float:
@@ -199,8 +202,7 @@ class Account:
         """One line: what the object's runs spent, and what a budget leaves."""
         spent = (
             f"ε={rounded_up(report.epsilon)} at δ={report.delta:.3g} spent by this object's runs "
-            f"({report.relation}, unit: {report.unit}"
-            f"{'' if self.secure else f', if {INSECURE}'})"
+            f"({report.relation}, unit: {report.unit}{_provided(report.conditions)})"
         )
         accountant = self.accountant
         if accountant.budget is None:
@@ -221,7 +223,7 @@ class Account:
         delta = accountant.stated_delta
         event = ComposedDpEvent([charge.event for charge in charges])
         epsilon = rounded_up(privacy_curve(event, self.relation).epsilon(delta))
-        condition = "" if self.secure else f", if {INSECURE}"
+        condition = _provided(self._conditions(charges))
         where = f" in '{accountant.path}'" if accountant.path else ""
         return (
             f"this run of {self.owner} did not come to its end; it was charged before, and stays so"
@@ -240,14 +242,25 @@ class Account:
         self._lock = threading.Lock()
 
 
-def _forget_locals(error: BaseException | None, handled: BaseException | None) -> None:
-    """Empty the frames that an exception ended, and those of what it was raised from.
+def _provided(conditions: Sequence[str]) -> str:
+    """What an ε in one line goes on with; empty where it depends on nothing."""
+    return f", if {'; and if '.join(conditions)}" if conditions else ""
+
+
+def _forget_locals(error: BaseException, handled: BaseException | None) -> None:
+    """Empty the frames that an exception ended, and those of all that it was raised from.
 
     :param handled: what the caller was handling before, which is the caller's own.
     """
-    while error is not None and error is not handled:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+    left: list[BaseException | None] = [error]
+    known = {id(handled)}
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in known:
+            known.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            # Both: an error may name its cause while another one is handled.
+            left += [each.__cause__, each.__context__]
 
 
 @dataclass(frozen=True)
@@ -274,8 +287,7 @@ class ChargedRun:
         :raises BudgetExceededError: the ledger refuses; nothing was charged.
         """
         account, charge = self.account, Charge(event, **known)
-        own = () if account.secure else (INSECURE,)
-        conditions = dict.fromkeys((*charge.conditions, *own))
+        conditions = account._conditions([charge])
         account.accountant.charge(
             event, label=charge.label or account.owner, condition="; ".join(conditions) or None
         )

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import traceback
 
 import jax
 import jax.numpy as jnp
@@ -95,6 +96,46 @@ def test_conditions_of_every_charge_stand_in_every_report():
     assert found.conditions == ("the sampler is exact",)
     assert (found.steps, found.warmup_steps) == (6, 2)
     assert found.assumed_public == ("a start",)
+
+
+def test_conditions_go_with_an_epsilon_in_one_line_too():
+    account = Account("Study", None, secure=False)
+    with pytest.raises(ValueError) as caught, account.opened("Study.run", KEY) as run:
+        run.charge(GaussianDpEvent(4.0), KEY, steps=1, total_variation=0.0, conditions=("exact",))
+        raise ValueError("after the charge")
+    (note,) = caught.value.__notes__
+    report = account.report(FACTS, delta=1e-5)
+    for line in (note, account.in_short(report), account.unfinished(account.charges)):
+        assert f", if exact; and if {INSECURE})" in line
+    # What an earlier run depended on is no matter of this one.
+    charge(account)
+    assert "exact" not in account.unfinished(account.charges[1:])
+
+
+def test_nothing_stays_in_the_frames_of_whatever_an_error_was_raised_from():
+    def fail(message):
+        secret = message
+        raise ValueError(secret)
+
+    def run(account):
+        with account.opened("Study.run", KEY) as opened:
+            opened.charge(GaussianDpEvent(4.0), KEY, steps=1, total_variation=0.0)
+            try:
+                fail("cause")
+            except ValueError as error:
+                cause = error
+            try:
+                fail("context")
+            except ValueError:
+                raise RuntimeError("outer") from cause
+
+    with pytest.raises(RuntimeError, match="outer") as caught:
+        run(Account("Study", None, secure=True))
+    outer = caught.value
+    for each, message in ((outer.__cause__, "cause"), (outer.__context__, "context")):
+        assert str(each) == message
+        frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
+        assert "secret" not in frames[-1].f_locals
 
 
 def test_where_the_size_is_private_no_error_of_the_preparation_tells_it():
