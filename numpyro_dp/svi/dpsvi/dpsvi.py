@@ -46,7 +46,7 @@ from numpyro_dp.svi.dpsvi.report import (
     run_facts,
     unresolved_matrix,
 )
-from numpyro_dp.svi.dpsvi.settings import DPSVISettings
+from numpyro_dp.svi.dpsvi.settings import ADAPTATION, DPSVISettings
 from numpyro_dp.svi.dpsvi.start import Ready, first_carry, fresh_state, resumed_state
 from numpyro_dp.svi.result import DPSVIRunResult
 
@@ -171,7 +171,7 @@ class DPSVI(ChargedSVI):
         microbatch_size: int | None = None,
         max_records: int | None = None,
         secure: bool = True,
-        adaptation: float = 0.25,
+        adaptation: float = ADAPTATION,
         **static_kwargs: Any,
     ) -> None:
         settings = DPSVISettings(

@@ -18,6 +18,8 @@ from numpyro_dp.svi.dpsvi.plan import ReleasePlan, planned
 _CURVATURE_SHARE = 0.1
 # The arguments that switch adaptation off.
 INSTEAD = "optim and clip_norm"
+# Share of the squared privacy loss that adaptation takes unless told otherwise.
+ADAPTATION = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +40,16 @@ class DPSVISettings:
     max_records: int | None
     elbo: ElboTrace | None
     secure: bool
-    adaptation: float
+    adaptation: float = ADAPTATION
 
     def __post_init__(self) -> None:
         _validate.own_numbers(self)
         if self.adapts:
             self._check_adaptation()
+        elif self.adaptation != ADAPTATION:
+            raise ValueError(
+                f"adaptation= has no meaning with clip_norm: leave it out, or {INSTEAD}"
+            )
         arguments.check_noise(self.privacy, self.noise_multiplier)
         arguments.check_batches(
             self.batch_size, self.sampling_rate, self.microbatch_size, self.max_records

@@ -325,6 +325,7 @@ def test_starts_of_the_users_are_refused(ran, data):
         ({"elbo": ndp.ElboTrace(every=2, lower=-5.0, upper=0.0)}, "elbo= goes with clip_norm"),
         ({"loss": Trace_ELBO(num_particles=2)}, "num_particles=2 goes with"),
         ({"clip_norm": 1.0}, "give optim="),
+        ({"clip_norm": 1.0, "adaptation": 0.5}, "adaptation= has no meaning with clip_norm"),
     ],
 )
 def test_options_without_a_meaning_are_refused(options, message):
