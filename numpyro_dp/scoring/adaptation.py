@@ -47,6 +47,8 @@ _LOST = (
     "the scale of the answer (within a factor of ten), a larger adaptation=, or more privacy "
     "budget."
 )
+# Of intervals nothing: what follows hears the records too.
+BEGINS = "what follows begins there with little more than the prior"
 
 
 class Adapted(NamedTuple):
@@ -182,7 +184,7 @@ class AdaptationPlan:
         if not self.dense:
             whitening = _diagonal(whitening)
         lost = () if at.arrived else (_LOST,)
-        notes = (*lost, *at.untold(coordinate_names(self.model)))
+        notes = (*lost, *at.untold(coordinate_names(self.model), BEGINS))
         return Adapted(at, whitening, rest_key, notes)
 
 

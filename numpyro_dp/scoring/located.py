@@ -117,8 +117,13 @@ class Located(NamedTuple):
             )
         return (*said, *self.untold(names))
 
-    def untold(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Which coordinates the records were not heard on, in a sentence; empty where on all."""
+    def untold(
+        self, names: Sequence[str], thus: str = "their intervals are those of the prior"
+    ) -> tuple[str, ...]:
+        """Which coordinates the records were not heard on, in a sentence; empty where on all.
+
+        :param thus: what follows of it.
+        """
         # What is not a number tells nothing either.
         weak = [names[k] for k in np.flatnonzero(~(self.resolved >= _TOLD))]
         most = float(self.resolved.max())
@@ -132,9 +137,8 @@ class Located(NamedTuple):
             return ()
         more = f" and {len(weak) - _NAMED} more" if len(weak) > _NAMED else ""
         return (
-            f"next to nothing was told of {', '.join(weak[:_NAMED])}{more}: their intervals are "
-            "those of the prior. Few records may tell of them, or the truth may lie so far out in "
-            "the prior that no round found it",
+            f"next to nothing was told of {', '.join(weak[:_NAMED])}{more}: {thus}. Few records "
+            "may tell of them, or the truth may lie so far out in the prior that no round found it",
         )
 
 

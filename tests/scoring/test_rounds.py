@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from numpyro_dp.scoring.adaptation import BEGINS
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.rounds import (
     PriorMoments,
@@ -138,6 +139,9 @@ def test_what_no_round_heard_of_is_named(truth):
     assert not located(quadratic((information, mode), 1.0), PRIOR, RECORDS).untold("abcd")
     many = at._replace(resolved=np.zeros(9))
     assert "of a, b, c, d, e, f and 3 more: their" in many.untold("abcdefghi")[0]
+    # Steps after adaptation hear the records too.
+    assert "3 more: what follows begins there" in many.untold("abcdefghi", BEGINS)[0]
+    assert "interval" not in many.untold("abcdefghi", BEGINS)[0]
 
 
 def test_what_one_round_says_alone_and_what_was_a_guess_is_named(truth):
