@@ -46,6 +46,8 @@ _REHEARSALS = 256
 _NOISE, _TIGHTEST, _LOOSEST = 0.25, 2.0, 10.0
 # What such clips were measured to leave of the slope of scores, and by how much that varies.
 _SLOPE, _SLOPE_SD = 0.8, 0.3
+# Standard deviations of the located posterior, times the root of the dimension, that steps may go.
+_FARTHEST = 3.0
 # A release counts no less than this part of the information.
 _PART = 0.04
 _LEFT = (
@@ -55,6 +57,11 @@ _LEFT = (
 _MISFIT = (
     "The records' scores vary {:.1f} times as much as the model expects, as from a wrong family or "
     "a few far outcomes; the scales count it."
+)
+_RAN_AWAY = (
+    "The steps ended {:.3g} standard deviations from where adaptation located the posterior: they "
+    "have run away or are on their way, and the scales are not those of their end. A scale that may "
+    "be zero does this, and priors far from the answer: DPNUTS says more of such a model."
 )
 
 
@@ -169,9 +176,18 @@ class AdaptedFit(Fit):
         like = unravelled(self.adaptation.model, jnp.zeros(self.dim))
         values = spread(self.target.guide, whitening.T @ (open_ + left) @ whitening, like)
         said = (_LEFT.format(math.sqrt(np.trace(left) / np.trace(open_))),)
+        if (gone := self._gone(found, last, tail)) > _FARTHEST * math.sqrt(self.dim):
+            said = (_RAN_AWAY.format(gone), *said)
         if at.misfits:
             said += (_MISFIT.format(at.misfit),)
         return values, (*found.notes, *said)
+
+    def _gone(self, found: Adapted, last: Carry, tail: int) -> float:
+        """How far the end is from where the posterior was located, in standard deviations."""
+        gap = np.asarray(self.place(self.end(last, tail)), np.float64) - found.at.mean
+        values, vectors = np.linalg.eigh(found.at.covariance)
+        sds = np.sqrt(np.maximum(values, np.finfo(float).tiny))
+        return float(np.linalg.norm(vectors.T @ gap / sds))
 
     def _slope(self, frame: Frame, information: np.ndarray, precision: np.ndarray) -> float:
         """What the clip leaves of the scores' slope, from the steps' draws and from experience."""

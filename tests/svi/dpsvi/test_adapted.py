@@ -263,6 +263,25 @@ def test_the_scales_know_how_far_an_optimiser_got(ran, data):
     assert np.all(slow.params["w_auto_scale"] > 1.05 * result.params["w_auto_scale"])
 
 
+@pytest.mark.slow
+def test_steps_that_ran_away_are_named(ran):
+    """A scale that the records put at zero: its logarithm has no end to go to."""
+    assert not any("have run away" in said for said in ran[1].privacy.notes)
+
+    def studies(error, y):
+        mu = numpyro.sample("mu", dist.Normal(0, 5))
+        tau = numpyro.sample("tau", dist.HalfCauchy(5))
+        with numpyro.plate("studies", error.shape[0]):
+            numpyro.sample("y", dist.Normal(mu, jnp.sqrt(tau**2 + error**2)), obs=y)
+
+    rng = np.random.default_rng(0)
+    error = rng.uniform(9, 18, 3_000).astype(np.float32)
+    seen = (7.0 + 0.8 * error * rng.normal(size=3_000)).astype(np.float32)
+    result = fitted(adapting(studies, AutoNormal), (error, seen))
+    assert float(result.params["tau_auto_loc"]) < -10
+    assert any("have run away" in said for said in result.privacy.notes)
+
+
 def test_another_guide_or_relation_or_too_small_a_budget_is_refused_before_a_charge(data):
     accountant = ndp.Accountant(allow_conditional=True)
     with pytest.raises(ValueError, match=r"AutoMultivariateNormal.*this is AutoDelta"):
