@@ -252,6 +252,7 @@ def _ends(
     params = fit.optim.get_params(begin.optim_state)
 
     def one(key: Any) -> Float[Array, " dim"]:
+        # Public randomness: a rehearsal sees released numbers and no record.
         start_key, draws_key, noise_key = random.split(key, 3)
         start = known.root @ random.normal(start_key, known.centre.shape, known.centre.dtype)
         placed = fit.placed(params, known.centre + start @ begin.frame.whitening)

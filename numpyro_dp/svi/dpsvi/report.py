@@ -92,10 +92,8 @@ def run_facts(
     released: tuple[str, ...] = ("the parameters and the optimiser's state after every step",)
     if isinstance(plan, AdaptedPlan):
         summands = f"the sum of {SUMMANDS}"
-        released = (
-            f"{RELEASED}, and with them clip norm and scales",
-            *released,
-        )
+        # The clip norm is a public number, in coordinates that are released.
+        released = (f"{RELEASED}, and with the steps the scales", *released)
     if plan.curvature is not None:
         released += ("the noisy diagonal of the curvature, at the end",)
     if plan.elbo is not None:
