@@ -25,8 +25,9 @@ RANDOMNESS = {
 
 
 def scrub(state: Any) -> Any:
-    """A state whose keys are zeros of the same kind; ``None`` stays ``None``."""
-    return None if state is None else state._replace(rng_key=scrubbed(state.rng_key))
+    """A state whose keys are zeros of the same kind; what has no key stays as it is."""
+    key = getattr(state, "rng_key", None)
+    return state if key is None else state._replace(rng_key=scrubbed(key))
 
 
 def is_traced(*inputs: Any) -> bool:
