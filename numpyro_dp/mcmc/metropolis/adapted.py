@@ -96,6 +96,16 @@ class BoundAdaptedMetropolis(BoundMetropolis):
             return ()
         return (f"span {self.relaxation_times:.2g} relaxation times",)
 
+    def _of_the_bound(self) -> str:
+        # Of a yes of probability p a record's score is √(1/p − 1) times the typical one.
+        loose = self.plan.settings.slope / self.plan.power / self.adaptation.typical
+        return (
+            f"Records are cut to a bound of {loose:.2g} times a typical record's score, which is a "
+            f"guess: outcomes rarer than about one in {1 + loose**2:.3g} say more than that of their "
+            "probability, and it comes out too small. A larger lipschitz= moves this limit, with "
+            "shorter steps; DPSGLD and DPNUTS, whose clips are centred, have none."
+        )
+
     def _effective_draws(self) -> str:
         said = f"A chain spans about {self.relaxation_times:.2g} relaxation times"
         if self.relaxation_times >= _POSTERIOR:

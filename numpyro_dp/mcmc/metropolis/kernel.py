@@ -46,7 +46,8 @@ class DPFastMH(AdaptingKernel):
     squared privacy loss releases where the posterior lies and how it is shaped, chains start there,
     and moves are isotropic in coordinates in which the posterior's standard deviations are about 1.
     Bounds and step size there are public numbers: :meth:`forecast` says them, and how many
-    relaxation times a chain holds, at most half of ``DPSGLD``'s.
+    relaxation times a chain holds, at most half of ``DPSGLD``'s. Such a bound is a guess: rare
+    outcomes are cut and underrated, and the report says from where on.
 
     :param model: a NumPyro model whose observations lie in one plate; one slice of that plate is
         the unit of privacy.

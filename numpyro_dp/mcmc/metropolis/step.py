@@ -348,12 +348,14 @@ class BoundMetropolis(BoundKernel):
             )
         if not settings.private:
             return (*notes, "Bound and noise were switched off: nothing here is private.")
-        notes += (
+        return (*notes, self._of_the_bound(), self._effective_draws())
+
+    def _of_the_bound(self) -> str:
+        """What cutting may do to the target."""
+        return (
             "Records whose log likelihood changes by more than the bound were cut to it: where "
-            "that happens the target is biased, and a true bound is never active.",
-            self._effective_draws(),
+            "that happens the target is biased, and a true bound is never active."
         )
-        return notes
 
     def _effective_draws(self) -> str:
         """The law that ties effective draws to privacy, in this run's numbers."""

@@ -75,6 +75,31 @@ def test_draws_are_a_posterior_without_any_setting(ran, data):
 
 
 @pytest.mark.slow
+def test_the_report_says_which_outcomes_are_cut(ran, data):
+    """A yes of probability p has a score of √(1/p − 1) typical ones, whatever is located."""
+    mcmc, _ = ran
+    settings = mcmc._bound.plan.settings
+    rarest = 1 / (1 + settings.lipschitz**2 * len(data[0]) / 3)
+    said = f"rarer than about one in {1 / rarest:.3g} say more"
+    assert any(said in note for note in mcmc.privacy.notes)
+
+
+def _rare(y):
+    p = numpyro.sample("p", dist.Beta(1, 1))
+    with numpyro.plate("people", y.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(p), obs=y)
+
+
+@pytest.mark.slow
+def test_rare_outcomes_are_cut_as_the_report_says():
+    """One in 25, where one in 10 is the limit: cut to less than half of what they say."""
+    y = np.repeat([0, 1], [2_880, 120])
+    mcmc = ndp.MCMC(ndp.DPFastMH(_rare, privacy=ndp.Budget(2.0, 1e-5)), num_chains=2, **STEPS)
+    mcmc.run(jax.random.key(0), y)
+    assert mcmc.get_samples()["p"].mean() < 0.7 * 0.04
+    assert any("rarer than about one in 10 say" in note for note in mcmc.privacy.notes)
+
+
 def test_how_often_the_bound_cut_can_be_asked(ran, data):
     found = ndp.clipping_rate(
         jax.random.key(1), ran[0], *data, privacy=ndp.Budget(1.0, 1e-6), secure=False
@@ -112,6 +137,8 @@ def test_states_of_other_coordinates_are_no_place_to_go_on_from(data):
         (adapting, other, "does not fit"),
         (adapting, broken, "no number"),
         (adapting, SGLDState(*given[:3], given.adapt_state), "another kernel"),
+        (adapting, given._replace(z={"w": jnp.zeros(2)}, rng_key=None), "does not fit"),
+        (adapting, {"w": jnp.zeros(3)}, "does not fit"),
     ):
         mcmc = ndp.MCMC(kernel, **STEPS)
         mcmc.post_warmup_state = state
