@@ -58,6 +58,8 @@ _MISFIT = (
     "The records' scores vary {:.1f} times as much as the model expects, as from a wrong family or "
     "a few far outcomes; the scales count it."
 )
+# And those that an optimiser may be off in all where the posterior is known.
+_SETTLED = 100.0
 _RAN_AWAY = (
     "The steps ended {:.3g} standard deviations from where adaptation located the posterior: they "
     "have run away or are on their way, and the scales are not those of their end. A scale that may "
@@ -204,16 +206,40 @@ class AdaptedFit(Fit):
 
         The optimiser is run without records, where gradients have this slope.
         """
-        rehearsed = _Rehearsed(**{f.name: getattr(self, f.name) for f in fields(self)})
         outward = np.linalg.inv(found.whitening).T
         values, vectors = np.linalg.eigh(outward @ found.at.covariance @ outward.T)
         # What was located is off by as much as it is wider than the posterior.
         root = vectors * np.sqrt(np.maximum(values - 1, 0))
         known = Rehearsal(found.at.mean, outward, slope @ outward, self._noise_sd, root)
-        known = jax.tree.map(lambda each: jnp.asarray(each, jnp.result_type(float)), known)
-        keys = random.split(of_default_kind(found.rest_key), _REHEARSALS)
-        ends = np.asarray(_ends(rehearsed, begin, known, keys, num_steps, tail), np.float64)
+        ends = self._rehearsed(found.rest_key, begin, known, num_steps, tail)
         return ends.T @ ends / len(ends)
+
+    def _rehearsed(
+        self, key: Any, begin: Carry, known: Rehearsal, num_steps: int, tail: int
+    ) -> Float[np.ndarray, "runs dim"]:
+        """How far runs of the optimiser on a known posterior end from its middle."""
+        fit = _Rehearsed(**{f.name: getattr(self, f.name) for f in fields(self)})
+        known = jax.tree.map(lambda each: jnp.asarray(each, jnp.result_type(float)), known)
+        keys = random.split(of_default_kind(key), _REHEARSALS)
+        # The run's own key of noise is none of its business.
+        begin = begin._replace(noise_key=keys[0])
+        return np.asarray(_ends(fit, begin, known, keys, num_steps, tail), np.float64)
+
+    def require_settling(self, begin: Carry, num_steps: int, tail: int) -> None:
+        """Refuse an optimiser that runs away, while nothing is charged.
+
+        :raises ValueError: on a standard normal posterior, from its middle, it does.
+        """
+        eye, middle = np.eye(self.dim), np.zeros(self.dim)
+        known = Rehearsal(middle, eye, eye, self._noise_sd, 0 * eye)
+        ends = self._rehearsed(random.key(0), begin, known, num_steps, tail)
+        off = math.sqrt(np.mean(ends**2))
+        if not off <= _SETTLED:
+            raise ValueError(
+                f"this optimiser runs away: on a posterior of sd 1 it ends {off:.2g} sds off. Its "
+                "gradients are natural ones, for which step sizes of order 1 are long: take "
+                f"smaller ones, or leave out {INSTEAD}. Nothing was charged"
+            )
 
 
 class Rehearsal(NamedTuple):

@@ -309,6 +309,8 @@ class DPSVI(ChargedSVI):
         if curvature is not None:
             curvature.trace(self.guide, fit.optim.get_params(state.optim_state), records)
         tail = self._settings.averaged(num_steps)
+        if isinstance(fit, AdaptedFit):
+            fit.require_settling(begin, num_steps, tail)
         return Ready(target, records, fit, plan, begin, curvature, tail)
 
     def _target(self, found: Outline) -> VariationalModel:

@@ -24,7 +24,7 @@ from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.execution.keys import seeded_key
 from numpyro_dp.scoring.adaptation import ROUNDS
 from numpyro_dp.scoring.statistic import unravelled
-from numpyro_dp.svi.dpsvi.adapted import Frame
+from numpyro_dp.svi.dpsvi.adapted import Frame, _ends
 from numpyro_dp.svi.dpsvi.normal_guide import spread
 from numpyro_dp.svi.dpsvi.start import first_carry
 from tests.models import indifferent, logistic, logistic_posterior
@@ -57,7 +57,11 @@ def fitted(made, data, steps=STEPS, **options):
 def ran(data):
     accountant = ndp.Accountant(allow_conditional=True)
     made = adapting(accountant=accountant)
-    return made, fitted(made, data), accountant
+    before = _ends._cache_size()
+    result = fitted(made, data)
+    # What is rehearsed before the charge and after the steps is one program.
+    assert _ends._cache_size() == before + 1
+    return made, result, accountant
 
 
 def test_release_and_steps_are_one_charge_of_the_whole_budget(ran):
@@ -319,6 +323,14 @@ def test_a_model_that_steps_do_not_suit_is_refused_before_a_charge(data):
 
     with pytest.raises(ValueError, match=r"times steeper.*give optim and clip_norm"):
         fitted(adapting(groups, AutoNormal, accountant=accountant), data)
+    assert not accountant.entries
+
+
+def test_an_optimiser_that_runs_away_is_refused_before_a_charge(data):
+    accountant = ndp.Accountant(allow_conditional=True)
+    for optim in (optax.sgd(10.0), optax.sgd(float("nan"))):
+        with pytest.raises(ValueError, match=r"runs away.*Nothing was charged"):
+            fitted(adapting(optim=optim, accountant=accountant), data)
     assert not accountant.entries
 
 
