@@ -100,9 +100,15 @@ def test_conditions_of_every_charge_stand_in_every_report():
 
 def test_conditions_go_with_an_epsilon_in_one_line_too():
     account = Account("Study", None, secure=False)
-    with pytest.raises(ValueError) as caught, account.opened("Study.run", KEY) as run:
-        run.charge(GaussianDpEvent(4.0), KEY, steps=1, total_variation=0.0, conditions=("exact",))
-        raise ValueError("after the charge")
+
+    def fail():
+        with account.opened("Study.run", KEY) as run:
+            known = {"steps": 1, "total_variation": 0.0, "conditions": ("exact",)}
+            run.charge(GaussianDpEvent(4.0), KEY, **known)
+            raise ValueError("after the charge")
+
+    with pytest.raises(ValueError, match="after the charge") as caught:
+        fail()
     (note,) = caught.value.__notes__
     report = account.report(FACTS, delta=1e-5)
     for line in (note, account.in_short(report), account.unfinished(account.charges)):

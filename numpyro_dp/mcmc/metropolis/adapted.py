@@ -101,8 +101,8 @@ class BoundAdaptedMetropolis(BoundMetropolis):
         loose = self.plan.settings.slope / self.plan.power / self.adaptation.typical
         return (
             f"Records are cut to a bound of {loose:.2g} times a typical record's score, which is a "
-            f"guess: outcomes rarer than about one in {1 + loose**2:.3g} say more than that of their "
-            "probability, and it comes out too small. A larger lipschitz= moves this limit, with "
+            f"guess: outcomes rarer than about one in {1 + loose**2:.3g} say more than that of "
+            "their probability, and it comes out too small. A larger lipschitz= moves this limit, with "
             "shorter steps; DPSGLD and DPNUTS, whose clips are centred, have none."
         )
 

@@ -62,8 +62,8 @@ _MISFIT = (
 _SETTLED = 100.0
 _RAN_AWAY = (
     "The steps ended {:.3g} standard deviations from where adaptation located the posterior: they "
-    "have run away or are on their way, and the scales are not those of their end. A scale that may "
-    "be zero does this, and priors far from the answer: DPNUTS says more of such a model."
+    "have run away or are on their way, and the scales are not those of their end. A scale that "
+    "may be zero does this, and priors far from the answer: DPNUTS says more of such a model."
 )
 
 
