@@ -102,8 +102,8 @@ class BoundAdaptedMetropolis(BoundMetropolis):
         return (
             f"Records are cut to a bound of {loose:.2g} times a typical record's score, which is a "
             f"guess: outcomes rarer than about one in {1 + loose**2:.3g} say more than that of "
-            "their probability, and it comes out too small. A larger lipschitz= moves this limit, with "
-            "shorter steps; DPSGLD and DPNUTS, whose clips are centred, have none."
+            "their probability, and it comes out too small. A larger lipschitz= moves this limit, "
+            "with shorter steps; DPSGLD and DPNUTS, whose clips are centred, have none."
         )
 
     def _effective_draws(self) -> str:
