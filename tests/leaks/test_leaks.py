@@ -1,6 +1,7 @@
 """No surface of any algorithm shows a record; and the scan that says so is not blind."""
 
 import functools
+import gc
 import logging
 import sys
 import warnings
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tqdm.auto
+from numpyro.util import fori_collect
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting import PrivacyReport
@@ -26,6 +28,14 @@ from tests.leaks.scan import (
     watch,
     without_frames,
 )
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_other_tests():
+    """NumPyro keeps its last programs, and with them a chain that a test ran by its own loop."""
+    getattr(fori_collect, "_cache", {}).clear()
+    gc.collect()
+
 
 every_algorithm = pytest.mark.parametrize("name", NAMES)
 
