@@ -20,7 +20,7 @@ from jax import random
 from jaxtyping import Array, Float
 
 from numpyro_dp.accounting import Relation
-from numpyro_dp.diagnostics.audit.neighbours import take_apart
+from numpyro_dp.diagnostics.audit.neighbours import require_one_model, take_apart
 from numpyro_dp.diagnostics.audit.releases import Attacked
 from numpyro_dp.estimators.noise import Gaussian, Tilt
 from numpyro_dp.estimators.perturbation import PerturbationEstimator, PerturbationPlan
@@ -56,6 +56,7 @@ def attacked_minimisers(
     object.__setattr__(own, "_account", estimator._account.apart(relation))
     sides = [_side(own, arguments) for arguments in both]
     take_apart(sides[0].records, sides[1].records, relation)
+    require_one_model(estimator.model, both, relation)
     if relation == "zero_out":
         _check_null(sides)
     if sides[0].plan.event != sides[1].plan.event:

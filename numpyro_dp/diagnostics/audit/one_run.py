@@ -125,6 +125,7 @@ def audit_one_run(
     asked = 2 * min(_validate.positive_int("guesses", asked) // 2, count // 2)
     start_key, coin_key, noise_key = random.split(as_typed_keys(rng_key, 1), 3)
     canaries = loud_records(split, clip_norm, count)
+    # The auditor's own coins, on which no guarantee rests.
     present = np.asarray(random.bernoulli(coin_key, 0.5, (count,)))
     mixed = [
         np.where(present.reshape(-1, *[1] * (loud.ndim - 1)), loud, np.asarray(quiet)[0])

@@ -29,6 +29,7 @@ AUDITED = {
     "fit": ndp.DPSVI(
         shifted, AutoDelta(shifted), optax.sgd(0.1), clip_norm=1.0, privacy=BUDGET
     ),
+    "minimiser": ndp.OutputPerturbation(shifted, row_norm=1.0, huber=1.5, privacy=BUDGET),
 }  # fmt: skip
 
 
