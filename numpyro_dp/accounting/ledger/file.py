@@ -259,8 +259,12 @@ class FileLedger(Ledger):
                 isolation_level=None,
             )
             try:
-                yield connection
+                try:
+                    yield connection
+                finally:
+                    connection.close()
             finally:
+                # Again, lest an interrupt of the first leave it open, and locked for others.
                 connection.close()
         except sqlite3.Error as error:
             raise LedgerError(
