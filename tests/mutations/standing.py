@@ -129,10 +129,10 @@ stands(
 )
 stands(
     "estimators",
-    "diagnostics/audit/test_audit_everything.py",
+    "diagnostics/audit/test_half_noise.py",
     slow=True,
-    test_half_the_noise_is_proved=(
-        "A minimiser has half its noise: an attack proves more than its ε."
+    test_half_the_noise_is_refuted=(
+        "Half the noise of sums, accept bits, linear terms, minimisers or particles."
     ),
 )
 stands(

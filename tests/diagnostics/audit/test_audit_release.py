@@ -55,9 +55,9 @@ def test_a_release_is_attacked_and_reported_at_its_budget():
 
 @pytest.mark.slow
 def test_the_bound_nears_the_reported_epsilon_and_stays_below():
-    result = attack(num_chains=10_000)
+    result = attack(num_chains=40_000)
     assert not result.refutes
-    assert result.epsilon_lower >= 0.3 * result.epsilon_reported
+    assert result.epsilon_lower >= 0.4 * result.epsilon_reported
 
 
 @pytest.mark.slow
