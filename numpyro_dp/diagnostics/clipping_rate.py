@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -243,7 +244,11 @@ def _proposed(
     return moves
 
 
-def _checked_positions(positions: dict, ends: dict) -> dict:
+def _checked_positions(positions: Any, ends: dict) -> dict:
+    if not isinstance(positions, Mapping):
+        raise ValueError(
+            f"positions must be a mapping from latents to rows, got a {type(positions).__name__}"
+        )
     rows = {site: np.asarray(row) for site, row in positions.items()}
     expected = {site: end.shape[1:] for site, end in ends.items()}
     counts = {row.shape[:1] for row in rows.values()}

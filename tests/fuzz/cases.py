@@ -13,231 +13,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
-import optax
-from numpyro.infer.autoguide import AutoNormal
 
 import numpyro_dp as ndp
+from tests.fuzz.entries import BUDGET, CHECKS, ENTRIES, OTHERS, Entry
 
-BUDGET = ndp.Budget(2.0, 1e-5)
 N = 40
-DRAWS = {"w": np.random.default_rng(2).normal(size=(10, 2)).astype(np.float32)}
 # What public docstrings name. A ValueError covers what the model layer refuses.
 DOCUMENTED = (ValueError, ndp.BudgetExceededError, ndp.LedgerError)
-
-
-def logistic(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
-    with numpyro.plate("people", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
-
-
-def coins(x, y=None):
-    p = numpyro.sample("p", dist.Beta(1, 1))
-    with numpyro.plate("people", y.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(p), obs=y)
-
-
-class Entry(NamedTuple):
-    """A public entry.
-
-    - **options**: names of what is replaced in ``make``.
-    - **run**: from a call's options, an accountant and the data to a result with a report.
-    - **weight**: how often it is tried.
-    """
-
-    options: tuple[str, ...]
-    run: Callable[..., Any]
-    weight: int = 4
-
-
-_SIZES = ("num_warmup", "num_samples", "num_chains")
-
-
-def chain(kernel: Callable[..., Any], warmup: int = 2, **settings: Any) -> Callable[..., Any]:
-    def run(options, accountant, data):
-        sizes = {"num_warmup": warmup, "num_samples": 4}
-        sizes |= {name: options.pop(name) for name in _SIZES if name in options}
-        made = kernel(logistic, **settings | {"accountant": accountant} | options)
-        mcmc = ndp.MCMC(made, progress_bar=False, **sizes)
-        mcmc.run(jax.random.key(0), *data)
-        return mcmc.get_samples(), mcmc.privacy
-
-    return run
-
-
-def fit(options, accountant, data):
-    steps = options.pop("num_steps", 3)
-    settings = {"clip_norm": 1.0, "privacy": BUDGET, "accountant": accountant} | options
-    svi = ndp.DPSVI(logistic, AutoNormal(logistic), optax.sgd(0.01), **settings)
-    result = svi.run(jax.random.key(0), steps, *data, progress_bar=False)
-    return result.params, result.privacy
-
-
-def statistics(options, accountant, data):
-    steps = options.pop("num_steps", 3)
-    settings = {"privacy": BUDGET, "accountant": accountant} | options
-    vips = ndp.VIPS(coins, ndp.guides.ConjugateGuide(coins), **settings)
-    result = vips.run(jax.random.key(0), steps, *data, progress_bar=False)
-    return result.params, result.privacy
-
-
-def estimate(kind: Callable[..., Any]) -> Callable[..., Any]:
-    def run(options, accountant, data):
-        settings = {"row_norm": 1.0, "privacy": BUDGET, "accountant": accountant} | options
-        result = kind(logistic, **settings).run(jax.random.key(0), *data)
-        return result.params, result.privacy
-
-    return run
-
-
-def centre(options, accountant, data):
-    settings = {"row_norm": 1.0, "privacy": BUDGET, "accountant": accountant} | options
-    found = ndp.PrivateCentre(**settings).run(jax.random.key(0), data[0] if data else None)
-    return found.shift, found.privacy
-
-
-def missing(options, accountant, data):
-    settings = {"privacy": BUDGET, "accountant": accountant} | options
-    found = ndp.count_missing(jax.random.key(0), *data, **settings)
-    return found.count, found.privacy
-
-
-def release(options, accountant, data):
-    settings = {"privacy": BUDGET, "accountant": accountant, "num_rounds": 2} | options
-    found = ndp.LikelihoodRelease(logistic, **settings).run(
-        jax.random.key(0), *data, progress_bar=False
-    )
-    return found.diagnostics.disagreement, found.privacy
-
-
-def ledger(options, accountant, data):
-    settings = {"epsilon": 1.0, "delta": 1e-5} | options
-    own = ndp.Accountant(ndp.Budget(settings["epsilon"], settings["delta"]))
-    assert 0 < own.remaining() <= own.budget.epsilon
-    return own.remaining(), None
-
-
-def calibrated(options, accountant, data):
-    settings = {"epsilon": 1.0, "delta": 1e-5, "relation": "zero_out"} | options
-    budget = ndp.Budget(settings["epsilon"], settings["delta"])
-    noise = ndp.calibrate(ndp.events.GaussianDpEvent, budget, settings["relation"])
-    assert noise > 0
-    return noise, None
-
-
-def asked(check: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
-    def run(options, accountant, data):
-        draws = options.pop("posterior_samples", DRAWS)
-        paid = {"privacy": BUDGET, "accountant": accountant, "allow_unresolved": True}
-        found = check(jax.random.key(0), logistic, draws, *data, **paid | settings | options)
-        assert "ε=" in str(found)
-        return getattr(found, "estimate", 0.0), found.privacy
-
-    return run
-
-
-_NOISE = ("privacy", "noise_multiplier", "accountant", "data_plate")
-_SUMS = (*_NOISE, "clip_norm", "batch_size", "sampling_rate", "microbatch_size", "max_records")
-_CHAIN = ("num_warmup", "num_samples", "num_chains", "steps_per_sample", "init_strategy")
-_GRADIENT = {"step_size": 1e-3, "clip_norm": 1.0, "privacy": BUDGET}
-_WALK = {"step_size": 0.1, "lipschitz": 1.0, "max_move": 0.2}
-ENTRIES = {
-    "DPSGLD": Entry(
-        (*_SUMS, *_CHAIN, "step_size", "likelihood_power", "adaptation", "dense_mass"),
-        chain(ndp.DPSGLD, **_GRADIENT),
-        8,
-    ),
-    "DPSGHMC": Entry(
-        (*_SUMS, "step_size", "friction", "temperature"), chain(ndp.DPSGHMC, **_GRADIENT)
-    ),
-    "DPSGNHT": Entry((*_SUMS, "step_size", "diffusion"), chain(ndp.DPSGNHT, **_GRADIENT)),
-    "DPSGFS": Entry((*_SUMS, "step_size", "likelihood_power"), chain(ndp.DPSGFS, **_GRADIENT)),
-    "DPFastMH": Entry(
-        (
-            *_NOISE[2:],
-            *_CHAIN,
-            "step_size",
-            "lipschitz",
-            "max_move",
-            "smoothness",
-            "record_bound",
-            "likelihood_power",
-            "acceptance",
-            "noise_scale",
-            "num_candidates",
-            "batch_size",
-        ),
-        chain(ndp.DPFastMH, **_WALK),
-        8,
-    ),
-    "DPPenaltyMH": Entry(
-        ("privacy", "noise_scale", "lipschitz"), chain(ndp.DPPenaltyMH, **_WALK, noise_scale=2.0)
-    ),
-    "DPBarkerMH": Entry(("lipschitz", "batch_size", "step_size"), chain(ndp.DPBarkerMH, **_WALK)),
-    "DPNUTS": Entry(
-        ("privacy", "num_rounds", "allow_unresolved", "target_accept_prob", "max_tree_depth"),
-        chain(ndp.DPNUTS, privacy=BUDGET, num_rounds=2),
-        2,
-    ),
-    "OPS": Entry(
-        ("privacy", "likelihood_power", "max_records", "num_warmup", "num_samples"),
-        chain(ndp.OPS, guarantee=ndp.StronglyLogConcave(row_norm=1.0), warmup=0),
-        2,
-    ),
-    "DPSVI": Entry(
-        (*_SUMS, "num_steps", "clip", "scale", "curvature_clip", "average", "elbo", "adaptation"),
-        fit,
-        6,
-    ),
-    "VIPS": Entry(
-        (*_NOISE, "clip_norm", "batch_size", "sampling_rate", "microbatch_size", "num_steps"),
-        statistics,
-    ),
-    "OutputPerturbation": Entry(
-        (
-            *_NOISE,
-            "row_norm",
-            "regularisation",
-            "gradient_tolerance",
-            "max_iterations",
-            "huber",
-            "max_trials",
-            "predictor_bounds",
-            "max_count",
-            "max_records",
-        ),
-        estimate(ndp.OutputPerturbation),
-    ),
-    "ObjectivePerturbation": Entry(
-        (*_NOISE, "row_norm", "regularisation", "noise", "huber", "max_iterations"),
-        estimate(ndp.ObjectivePerturbation),
-    ),
-    "PrivateCentre": Entry((*_NOISE[:3], "row_norm", "intercept"), centre),
-    "count_missing": Entry(_NOISE[:3], missing),
-    "LikelihoodRelease": Entry(
-        ("privacy", "num_rounds", "allow_unresolved", "data_plate"), release, 1
-    ),
-    "Accountant": Entry(("epsilon", "delta"), ledger),
-    "calibrate": Entry(("epsilon", "delta", "relation"), calibrated),
-}
-
-_CHECK = (*_NOISE, "posterior_samples", "allow_unresolved", "secure")
-# Cases from this number on, so that those before it stay what they were.
-FIRST_CHECK = 100_000
-CHECKS = {
-    "private_log_predictive_density": Entry(
-        (*_CHECK, "bounds"), asked(ndp.private_log_predictive_density)
-    ),
-    "private_accuracy": Entry(_CHECK, asked(ndp.private_accuracy)),
-    "private_calibration_curve": Entry(
-        (*_CHECK, "bins"), asked(ndp.private_calibration_curve, bins=2)
-    ),
-    "private_posterior_predictive_check": Entry(
-        (*_CHECK, "statistics", "outcome_range"), asked(ndp.private_posterior_predictive_check)
-    ),
-}
+# Cases from these numbers on, so that those before them stay what they were.
+FIRST_CHECK, FIRST_OTHER = 100_000, 200_000
 
 # Odd values of an argument. Those of one kind are tried equally often.
 VALUES: dict[str, list[Any]] = {
@@ -308,9 +92,14 @@ class Case(NamedTuple):
     wide: bool
 
 
+def entries_of(number: int) -> dict[str, Entry]:
+    """The entries that are tried by cases of such numbers."""
+    return ENTRIES if number < FIRST_CHECK else CHECKS if number < FIRST_OTHER else OTHERS
+
+
 def case(number: int) -> Case:
     rng = np.random.default_rng([7, number])
-    entries = ENTRIES if number < FIRST_CHECK else CHECKS
+    entries = entries_of(number)
     names = [name for name, each in entries.items() for _ in range(each.weight)]
     entry = names[rng.integers(len(names))]
     options = {}
@@ -331,7 +120,7 @@ def tried(which: Case) -> str:
     with warnings.catch_warnings(), jax.enable_x64(which.wide):
         warnings.simplefilter("ignore")
         try:
-            run = {**ENTRIES, **CHECKS}[which.entry].run
+            run = entries_of(which.number)[which.entry].run
             found, report = run(dict(which.options), accountant, data)
         except DOCUMENTED as error:
             spent = "" if not accountant.entries else f"charged before {type(error).__name__}: "

@@ -287,6 +287,8 @@ def _check(subject: Any, rng_key: Any, options: Options) -> None:
         raise ValueError(
             "this is attacked as a whole: num_samples= and init_params= are for a kernel's chains"
         )
+    if options.score is not None and not callable(options.score):
+        raise ValueError(f"score= is a function to a number, got {options.score!r}")
     if whole and options.score is not None:
         raise ValueError("this is attacked as a whole, by a score of its own: leave out score=")
     if options.num_steps is not None and not isinstance(subject, DPSVI | VIPS):

@@ -100,8 +100,8 @@ def coverage(
     num_datasets = _validate.positive_int("num_datasets", num_datasets)
     if not 0 < _validate.finite_float("level", level) < 1:
         raise ValueError(f"level must be in (0, 1), got {level!r}")
-    for name, given in {"method": method, "model": model}.items():
-        if not callable(given):
+    for name, given in {"method": method, "model": model, "reference": reference}.items():
+        if not callable(given) and not (name == "reference" and given is None):
             raise ValueError(f"{name} must be callable, got {_validate.shown(given)}")
     _validate.given(_validate.positive_int, num_steps=num_steps)
     settings = Settings(

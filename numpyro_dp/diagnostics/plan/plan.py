@@ -321,6 +321,8 @@ def plan(
         >>> found.num_records, found.verdict
         (5000, 'fine')
     """
+    if isinstance(inputs, str) or not isinstance(inputs, Sequence | None):
+        raise ValueError(f"inputs must be a tuple of arguments, got {inputs!r}")
     num_steps = _validate.positive_int("num_steps", num_steps)
     num_chains = _validate.positive_int("num_chains", num_chains)
     studied = planned_run(

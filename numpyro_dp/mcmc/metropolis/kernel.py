@@ -164,9 +164,7 @@ class DPFastMH(AdaptingKernel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.adapts:
-            self._check_adapted()
-        elif not callable(self.step_size):
+        if not self.adapts and not callable(self.step_size):
             _validate.positive("step_size", self.step_size)
         _validate.given(_validate.positive, max_move=self.max_move, batch_size=self.batch_size)
         if self.likelihood_power is not None:
@@ -179,7 +177,9 @@ class DPFastMH(AdaptingKernel):
         object.__setattr__(self, "public_moves", tuple(self.public_moves))
         if not all(callable(move) for move in self.public_moves):
             raise ValueError("public_moves must be functions from a position to a position")
-        if not self.adapts:
+        if self.adapts:
+            self._check_adapted()
+        else:
             self._check_bound()
             self._check_test()
 
@@ -195,10 +195,8 @@ class DPFastMH(AdaptingKernel):
             other = "without step_size the kernel adapts, by acceptance='barker' on one candidate"
             raise ValueError(f"{other} a step: give {self.instead} for others")
         if self.likelihood_power is None or self.likelihood_power < _LEAST_POWER:
-            raise ValueError(
-                "without step_size the budget chooses the step, as long as the records count: "
-                f"give likelihood_power= a number of at least {_LEAST_POWER}"
-            )
+            told = "without step_size the budget chooses the step, as long as the records count"
+            raise ValueError(f"{told}: give likelihood_power= a number of at least {_LEAST_POWER}")
 
     def _check_bound(self) -> None:
         if (self.lipschitz is None) == (self.record_bound is None):
