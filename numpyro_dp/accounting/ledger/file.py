@@ -12,7 +12,8 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -252,20 +253,11 @@ class FileLedger(Ledger):
     def _connection(self, mode: str, path: Path | None = None) -> Generator[sqlite3.Connection]:
         target = path or self.path
         try:
-            connection = sqlite3.connect(
-                f"{target.as_uri()}?mode={mode}",
-                uri=True,
-                timeout=_BUSY_SECONDS,
-                isolation_level=None,
-            )
-            try:
-                try:
-                    yield connection
-                finally:
-                    connection.close()
-            finally:
-                # Again, lest an interrupt of the first leave it open, and locked for others.
-                connection.close()
+            place = f"{target.as_uri()}?mode={mode}"
+            connect = partial(sqlite3.connect, place, timeout=_BUSY_SECONDS, uri=True)
+            # Twice, lest an interrupt of the first leave it open, and locked for others.
+            with closing(connect(isolation_level=None)) as connection, closing(connection):
+                yield connection
         except sqlite3.Error as error:
             raise LedgerError(
                 f"the ledger {target} could not be used ({error}); release nothing. Where others "
