@@ -11,7 +11,7 @@ from functools import partial
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int32, Key
+from jaxtyping import Array, Float, Int32, Int64, Key
 
 from numpyro_dp.mechanisms.lattice import Lattice, floor_noise
 from numpyro_dp.mechanisms.random import word_pairs
@@ -71,12 +71,18 @@ class LatticeOutput:
 
         :param middle: public; of a box 2^32 standard deviations wide to which the vector is cut.
         """
+        noise = np.asarray(_noise(self._lattice, self.dim, key), np.int64)
+        integers = self.integers(value, middle) + noise
+        return middle + (integers - self._lattice.mean) * self.scale
+
+    def integers(
+        self, value: Float[np.ndarray, " dim"], middle: Float[np.ndarray, " dim"] | float = 0.0
+    ) -> Int64[np.ndarray, " dim"]:
+        """The vector in lattice units from ``middle``, before noise."""
         # Cutting to a box is a contraction; it keeps integers that float64 holds. Under a tight
         # prior the noise is so fine that a box round zero may not reach the prior's middle.
         units = np.clip((value - middle) / self.scale, -(2.0**52), 2.0**52)
-        integers = np.rint(units).astype(np.int64)
-        noise = np.asarray(_noise(self._lattice, self.dim, key), np.int64)
-        return middle + (integers + noise - self._lattice.mean) * self.scale
+        return np.rint(units).astype(np.int64)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

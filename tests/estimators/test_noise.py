@@ -3,6 +3,8 @@
 Each Kolmogorov–Smirnov test has a fixed seed and fails with probability 1e-6 on a right sampler.
 """
 
+from fractions import Fraction
+
 import jax
 import numpy as np
 import pytest
@@ -65,6 +67,20 @@ def test_outputs_are_on_the_lattice_with_floored_gaussian_noise():
     moved = np.linalg.norm(np.rint(value / output.scale) * output.scale - value)
     assert moved <= output.rounding
     assert output.tv < 1e-10
+
+
+def test_rounding_is_what_is_charged_in_all_of_the_box():
+    """In exact arithmetic, from the middle to the box's end, where float64 has few digits left."""
+    output = LatticeOutput(4e-7, 1000)
+    unit, middle = Fraction(output.scale), 5.0
+    value = middle + np.geomspace(1e-9, 2.0**51.9 * output.scale, 1000) * (-1) ** np.arange(1000)
+    found = output.integers(value, middle)
+    moved = [
+        float(abs(int(k) * unit - (Fraction(v) - Fraction(middle))) / unit)
+        for k, v in zip(found.tolist(), value.tolist(), strict=True)
+    ]
+    # More than the half unit that would be all without float64's own rounding.
+    assert 0.6 < max(moved) <= output.rounding / (np.sqrt(output.dim) * output.scale)
 
 
 def test_a_value_beyond_the_lattice_is_cut_not_wrapped():
