@@ -15,6 +15,7 @@ from scipy.stats import norm
 import numpyro_dp as ndp
 from numpyro_dp.accounting import privacy_curve
 from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.diagnostics.audit import chains
 from numpyro_dp.diagnostics.audit.lower_bound import best_verdict, epsilon_from_counts
 from numpyro_dp.mechanisms import private_sum as mechanism
 
@@ -151,10 +152,11 @@ def test_halved_noise_is_refuted(monkeypatch):
 @pytest.mark.slow
 def test_audits_repeat_and_chunks_do_not_share_noise(monkeypatch):
     assert attack(kernel()) == attack(kernel())
+    monkeypatch.setattr(chains, "_CHAINS_AT_ONCE", 150)
+    # The function of the same name hides the module.
     module = sys.modules["numpyro_dp.diagnostics.audit.audit"]
     scores = []
     honest = module.best_verdict
-    monkeypatch.setattr(module, "_CHAINS_AT_ONCE", 150)
     monkeypatch.setattr(
         module, "best_verdict", lambda *pair, **more: scores.extend(pair) or honest(*pair, **more)
     )
