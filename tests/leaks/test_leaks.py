@@ -4,6 +4,7 @@ import functools
 import gc
 import logging
 import sys
+import types
 import warnings
 
 import jax
@@ -11,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tqdm.auto
-from numpyro.util import fori_collect
 
 import numpyro_dp as ndp
 from numpyro_dp.accounting import PrivacyReport
@@ -32,8 +32,11 @@ from tests.leaks.scan import (
 
 @pytest.fixture(autouse=True)
 def nothing_of_other_tests():
-    """NumPyro keeps its last programs, and with them a chain that a test ran by its own loop."""
-    getattr(fori_collect, "_cache", {}).clear()
+    """NumPyro keeps its last programs, and with them chains that tests ran by its own loop."""
+    theirs = [each for name, each in list(sys.modules.items()) if name.startswith("numpyro.")]
+    for function in [value for each in theirs for value in vars(each).values()]:
+        if isinstance(function, types.FunctionType):
+            vars(function).get("_cache", {}).clear()
     gc.collect()
 
 
