@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import random
+from numpyro import handlers
 from numpyro.primitives import Messenger
 
+from numpyro_dp.model.jaxprs import fingerprint, prune, trace_program
 from numpyro_dp.model.plates import WholePlates, in_plate
 from numpyro_dp.model.private_model import PrivateModel
+
+_FEW_ROWS = 3
 
 
 class _OutsidePlate(Messenger):
@@ -38,7 +45,47 @@ def run_data_free(model: PrivateModel) -> None:
 
     That these do not depend on a record was proved when the model was split.
     """
-    rows = [jnp.full(s.shape, 0.5, s.dtype) for s in model.layout.structs(model.num_records)]
+    _run(model, _enough_rows(model))
+
+
+def _run(model: PrivateModel, num_rows: int) -> None:
+    rows = [jnp.full(s.shape, 0.5, s.dtype) for s in model.layout.structs(num_rows)]
     body = _OutsidePlate(WholePlates(model.function), model.plate, model.dropped_deterministics)
     args, kwargs = model.layout.fill(rows)
     body(*args, **kwargs)
+
+
+@lru_cache(maxsize=64)
+def _enough_rows(model: PrivateModel) -> int:
+    """As few rows of placeholders as tell the global sites all that the records' own number does.
+
+    NumPyro runs models outside of programs too, where as many rows take as much memory.
+    """
+    few = min(_FEW_ROWS, model.num_records)
+    # Whatever a model makes of few rows (a public array that has one entry for each, say): it is
+    # run on all of them then.
+    with contextlib.suppress(Exception):
+        if _global_sites(model, few) == _global_sites(model, model.num_records):
+            return few
+    return model.num_records
+
+
+def _global_sites(model: PrivateModel, num_rows: int) -> tuple[Any, ...]:
+    """What computes the global sites, as a value; equal only where the same is computed."""
+    plates: list[tuple[Any, ...]] = []
+
+    def traced(key: Any) -> dict[str, Any]:
+        found = {}
+        # Whoever runs the model has handlers of their own.
+        with handlers.block(), handlers.trace() as sites, handlers.seed(rng_seed=key):
+            _run(model, num_rows)
+        for name, site in sites.items():
+            if site["type"] == "plate":
+                plates.append((name, site["args"], site.get("cond_indep_stack")))
+            else:
+                found[name] = {k: site.get(k) for k in ("fn", "value", "scale", "is_observed")}
+                plates.append((name, site["type"], site.get("cond_indep_stack"), site.get("infer")))
+        return found
+
+    program = trace_program(traced, jax.eval_shape(lambda: random.key(0)))
+    return fingerprint(prune(program)), str(jax.tree.structure(program.out)), str(plates)
