@@ -13,12 +13,13 @@ import threading
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 
 from numpyro_dp import _validate
+from numpyro_dp._arrays import MappedFile, mapped_files, require_unchanged, warn_of_copies
 from numpyro_dp.accounting import (
     Accountant,
     Budget,
@@ -39,6 +40,11 @@ from numpyro_dp.mechanisms.random import os_key
 from numpyro_dp.model.redaction import redacted
 
 T = TypeVar("T")
+
+_MAPPED = (
+    "Records were read from mapped files; a run in which one of these was changed, replaced or "
+    "removed ended in an error, and no result of it was given out."
+)
 
 
 def require_chargeable(called: str, *inputs: Any) -> None:
@@ -91,6 +97,7 @@ class Account:
 
     # Also of what was pickled before it was kept.
     given: Accountant | None = None
+    mapped: bool = False
 
     def __init__(self, owner: str, accountant: Accountant | None, *, secure: bool) -> None:
         if accountant is not None and not isinstance(accountant, Accountant):
@@ -151,8 +158,9 @@ class Account:
 
         :param called: what the user called, for messages.
         :param inputs: everything that was given to it.
-        :raises ValueError: the call is traced.
-        :raises RuntimeError: another run is under way, or this is one of several processes.
+        :raises ValueError: the call is traced, or a file that records are mapped from is gone.
+        :raises RuntimeError: another run is under way, or this is one of several processes; at the
+            end, such a file is not what it was.
 
         **Privacy.** An exception that ends a charged run says what stays charged, and leaves no key
         of noise and nothing un-noised in the locals of its traceback. JAX's debugging for NaN is
@@ -163,8 +171,13 @@ class Account:
             raise RuntimeError(f"this {self.owner} object is already running in another thread")
         charges, handled = len(self.charges), sys.exception()
         try:
+            run = ChargedRun(self, mapped_files(inputs))
+            self.mapped = self.mapped or bool(run.files)
+            # While nothing is charged: whoever turns warnings into errors keeps the budget.
+            warn_of_copies(inputs)
             with jax.debug_nans(False), jax.debug_infs(False):
-                yield ChargedRun(self)
+                yield run
+            run.require_unchanged()
         except BaseException as error:
             if len(self.charges) > charges:
                 _forget_locals(error, handled)
@@ -183,6 +196,8 @@ class Account:
         :param num_chains: chains of a run.
         :param given: what the caller supplied that no charge covers.
         """
+        if self.mapped:
+            facts = replace(facts, notes=(*facts.notes, _MAPPED))
         return PrivacyReport.build(
             facts,
             entries=[(charge.label or self.owner, charge.event) for charge in self.charges],
@@ -265,9 +280,21 @@ def _forget_locals(error: BaseException, handled: BaseException | None) -> None:
 
 @dataclass(frozen=True)
 class ChargedRun:
-    """One run of an object; made by :meth:`Account.opened`."""
+    """One run of an object; made by :meth:`Account.opened`.
+
+    :param account: the object's.
+    :param files: those that its records are mapped from, as they were at the beginning.
+    """
 
     account: Account
+    files: tuple[MappedFile, ...] = ()
+
+    def require_unchanged(self) -> None:
+        """Refuse a result of records that lie in a file which is no longer what it was.
+
+        :raises RuntimeError: it was changed, replaced or removed; nothing is said of what it holds.
+        """
+        require_unchanged(self.files)
 
     def prepared(self, prepare: Callable[..., T], *args: Any) -> T:
         """What comes before the charge; where the number of records is private, no error tells it.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from numpyro_dp import _validate
+from numpyro_dp._arrays import as_jax
 from numpyro_dp.accounting import Budget
 
 
@@ -130,4 +131,4 @@ def require_numbers(name: str, array: Any, shape: str) -> None:
 def single_precision(array: Any) -> jax.Array:
     """Records in float32, without a word on a number past it, which would be one on a record."""
     with np.errstate(all="ignore"):
-        return jnp.asarray(array, jnp.float32)
+        return as_jax(array, jnp.float32)

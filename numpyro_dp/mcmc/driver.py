@@ -24,7 +24,7 @@ from numpyro_dp.mcmc.nuts import DPNUTS, Release
 from numpyro_dp.mcmc.progress import ChainsCost, cents_up
 from numpyro_dp.mcmc.report import GIVEN_START, GIVEN_STATE, Described
 from numpyro_dp.mcmc.reserved import Reserved, steps_behind
-from numpyro_dp.mcmc.setup import prepare, require_resumable
+from numpyro_dp.mcmc.setup import check_options, prepare, require_resumable
 from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.scoring.released import ReleasedLikelihood
 
@@ -83,21 +83,7 @@ class MCMC(numpyro.infer.MCMC):
         jit_model_args: bool = True,
         secure: bool = True,
     ) -> None:
-        if not isinstance(kernel, PrivateKernel | DPNUTS):
-            raise ValueError(
-                f"numpyro_dp.MCMC runs private kernels such as numpyro_dp.DPSGLD, not "
-                f"{type(kernel).__name__}: use numpyro.infer.MCMC for that one"
-            )
-        if not jit_model_args:
-            raise ValueError(
-                "jit_model_args=False would compile the records into the executable, and into "
-                "JAX's compilation cache on disk: leave it at True"
-            )
-        if callable(chain_method):
-            raise ValueError(
-                "chain_method must be 'vectorized', 'sequential' or 'parallel': under a callable "
-                "the charge would be traced, made once and spent many times"
-            )
+        check_options(kernel, jit_model_args=jit_model_args, chain_method=chain_method)
         num_chains = _validate.positive_int("num_chains", num_chains)
         counts = (num_warmup, num_samples, thinning)
         num_warmup, num_samples, thinning = _validate.python_number(counts)
@@ -195,8 +181,13 @@ class MCMC(numpyro.infer.MCMC):
         with self._account.opened("MCMC.run", rng_key, *inputs, self._warmup_state) as charged:
             steps = isinstance(self.sampler, PrivateKernel)
             way = self._charge_and_run if steps else self._release_and_run
+            earlier = self._states, self._states_flat, self._last_state
             try:
                 way(charged, rng_key, *inputs, tuple(extra_fields))
+                charged.require_unchanged()
+            except BaseException:
+                self._states, self._states_flat, self._last_state = earlier
+                raise
             finally:
                 self._forget()
         if self._described is not None and self._described.in_short:

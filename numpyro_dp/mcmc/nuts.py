@@ -215,9 +215,11 @@ class Release:
         if self.released is None:
             rng_key = random.fold_in(rng_key.reshape(-1)[0], _RELEASE)
             release = kernel.release(secure=run.account.secure)
-            self.released = release.released_in(
+            released = release.released_in(
                 run, rng_key, args, kwargs, progress_bar=progress_bar, label="DPNUTS"
             )
+            run.require_unchanged()
+            self.released = released
             self._kernel = kernel
             self._given = tuple(map(_referred, jax.tree.leaves((args, kwargs))))
         elif self._kernel is not kernel:

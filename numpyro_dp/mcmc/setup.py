@@ -16,11 +16,34 @@ from numpyro_dp.accounting import Relation
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.mcmc.first import Begun, First
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
+from numpyro_dp.mcmc.nuts import DPNUTS
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.model.private_model import private_model
 from numpyro_dp.model.records import read_arguments
 
 _SECRET = ("rng_key",)
+
+
+def check_options(kernel: Any, *, jit_model_args: bool, chain_method: Any) -> None:
+    """Refuse what numpyro_dp's driver cannot run, and options that would leak.
+
+    :raises ValueError: naming it.
+    """
+    if not isinstance(kernel, PrivateKernel | DPNUTS):
+        raise ValueError(
+            f"numpyro_dp.MCMC runs private kernels such as numpyro_dp.DPSGLD, not "
+            f"{type(kernel).__name__}: use numpyro.infer.MCMC for that one"
+        )
+    if not jit_model_args:
+        raise ValueError(
+            "jit_model_args=False would compile the records into the executable, and into "
+            "JAX's compilation cache on disk: leave it at True"
+        )
+    if callable(chain_method):
+        raise ValueError(
+            "chain_method must be 'vectorized', 'sequential' or 'parallel': under a callable "
+            "the charge would be traced, made once and spent many times"
+        )
 
 
 def check_fields(bound: BoundKernel, z: dict, extra_fields: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.primitives import Messenger
 
+from numpyro_dp._arrays import as_jax
 from numpyro_dp.errors import UnsupportedModelError
 
 # So many arrays in a list are rows of one; and so many entries may be records whose number nobody
@@ -28,11 +29,6 @@ _STATIC_TYPES = (bool, int, float, complex, str, bytes)
 # is traced on them must be the same on few, too.
 _PUBLIC_ROWS, _FEW_ROWS = 1_009, 3
 Token: TypeAlias = tuple[Any, ...]
-
-# Bytes: from where on pages matter (NumPy asks for large ones from 2^22), and what a buffer must
-# begin at a multiple of for JAX to take it without a copy.
-_LARGE = 1 << 24
-_ALIGNED = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,24 +254,7 @@ def as_records(layout: Layout, arrays: Sequence[Any]) -> list[jax.Array]:
     # NumPy's word on a number that does not fit would be a word on somebody's record, which
     # nothing has charged; where warnings are errors, it would be an exception.
     with np.errstate(all="ignore"):
-        return [_as_record(a, leaf.dtype) for leaf, a in zip(layout.arrays, arrays, strict=True)]
-
-
-def _as_record(array: Any, dtype: Any) -> jax.Array:
-    """A JAX array; on the CPU one in large pages of memory, where NumPy has them.
-
-    Random rows of many records are mostly waited for while their pages are looked up.
-    """
-    large = isinstance(array, np.ndarray) and array.nbytes >= _LARGE
-    if not large or jax.default_backend() != "cpu":
-        return jnp.asarray(array, dtype)
-    size = array.size * np.dtype(dtype).itemsize
-    room = np.empty(size + _ALIGNED, np.uint8)
-    first = -room.ctypes.data % _ALIGNED
-    own = room[first : first + size].view(dtype).reshape(array.shape)
-    own[...] = array
-    # Taken as it is, since it begins where JAX wants it to; nobody else can write to it.
-    return jax.device_put(own, may_alias=True)
+        return [as_jax(a, leaf.dtype) for leaf, a in zip(layout.arrays, arrays, strict=True)]
 
 
 def _listings(value: Any) -> Iterator[Any]:

@@ -1,0 +1,141 @@
+"""The caller's arrays as JAX arrays: those of a mapped file where they lie, others copied once."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+CHANGED = (
+    "a file that records were mapped from was changed, replaced or removed while the run was under "
+    "way: its result would be of no one set of records and is withheld. Run it again on a file "
+    "that nobody writes to"
+)
+"""Said of every change alike: what a file tells beside that may be private."""
+
+# Bytes: from where on pages matter (NumPy asks for large ones from 2^22), and what a buffer must
+# begin at a multiple of for JAX to take it without a copy.
+_LARGE = 1 << 24
+_ALIGNED = 64
+
+
+def as_jax(array: Any, dtype: Any) -> jax.Array:
+    """A JAX array of a dtype; on the CPU no copy of a mapped file, and others in large pages.
+
+    Random rows of many records are mostly waited for while their pages are looked up.
+    """
+    if not isinstance(array, np.ndarray) or jax.default_backend() != "cpu":
+        return jnp.asarray(array, dtype)
+    if mapped_path(array) is not None:
+        if why_copied(array, dtype) is None:
+            return _aliased(array)
+    elif array.nbytes < _LARGE:
+        return jnp.asarray(array, dtype)
+    size = array.size * np.dtype(dtype).itemsize
+    room = np.empty(size + _ALIGNED, np.uint8)
+    first = -room.ctypes.data % _ALIGNED
+    own = room[first : first + size].view(dtype).reshape(array.shape)
+    own[...] = array
+    # Taken as it is, since it begins where JAX wants it to; nobody else can write to it.
+    return jax.device_put(own, may_alias=True)
+
+
+def _aliased(array: np.ndarray) -> jax.Array:
+    own = jax.device_put(array, may_alias=True)
+    # Within a trace, as plain numpyro.infer.MCMC makes one, it has no place yet.
+    if not isinstance(own, Tracer) and own.unsafe_buffer_pointer() != array.ctypes.data:
+        warnings.warn("JAX copied an array of a mapped file into memory", stacklevel=2)
+    return own
+
+
+def mapped_path(array: Any) -> str | None:
+    """The file that an array lies in, if it does: a :class:`numpy.memmap` or a view of one."""
+    while isinstance(array, np.ndarray):
+        # What was computed from a mapped array has its class, and no file.
+        if isinstance(array, np.memmap) and array.filename is not None:
+            return os.fspath(array.filename)
+        array = array.base
+    return None
+
+
+def why_copied(array: np.ndarray, dtype: Any) -> str | None:
+    """Why JAX cannot take an array where it lies, in words; ``None`` where it can."""
+    if array.dtype != np.dtype(dtype):
+        return f"its dtype is {array.dtype} and not {np.dtype(dtype)}"
+    if not array.flags.c_contiguous:
+        return "its rows do not follow each other (a column, or Fortran order)"
+    if array.ctypes.data % _ALIGNED:
+        return f"its first byte is not at a multiple of {_ALIGNED}"
+    return None
+
+
+class MappedFile(NamedTuple):
+    """What tells whether a file is the same as before."""
+
+    path: str
+    device: int
+    inode: int
+    size: int
+    changed: int
+
+
+def mapped_files(inputs: Any) -> tuple[MappedFile, ...]:
+    """The files that arrays of some inputs lie in, as they are now.
+
+    :param inputs: a pytree.
+    :raises ValueError: one of the files is gone.
+    """
+    found = [mapped_path(leaf) for leaf in jax.tree.leaves(inputs)]
+    try:
+        return tuple(_looked_up(path) for path in dict.fromkeys(found) if path is not None)
+    except OSError:
+        pass
+    # Raised out here: what the system says of a file is not chained.
+    raise ValueError(
+        "a file that records are mapped from is gone, so that nobody can tell whether it changes: "
+        "leave it where it was until the run has ended"
+    )
+
+
+def require_unchanged(files: tuple[MappedFile, ...]) -> None:
+    """Refuse to go on where a file is no longer what it was.
+
+    :param files: of :func:`mapped_files`.
+    :raises RuntimeError: :data:`CHANGED`.
+    """
+    try:
+        same = all(_looked_up(each.path) == each for each in files)
+    except OSError:
+        same = False
+    if not same:
+        raise RuntimeError(CHANGED)
+
+
+def warn_of_copies(inputs: Any) -> None:
+    """Warn of every mapped array that records cannot be read from where they lie.
+
+    Whatever its size: where the number of records is private, no warning follows it.
+    """
+    if jax.default_backend() != "cpu":
+        return  # Every array is copied to the device.
+    for leaf in jax.tree.leaves(inputs):
+        if mapped_path(leaf) is None:
+            continue
+        reason = why_copied(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype))
+        if reason is not None:
+            warnings.warn(
+                f"an array of a mapped file is copied into memory, since {reason}. It would be "
+                "read from the file where np.lib.format.open_memmap made it for these rows alone, "
+                "in C order and in that dtype",
+                stacklevel=5,
+            )
+
+
+def _looked_up(path: str) -> MappedFile:
+    stat = os.stat(path)
+    return MappedFile(path, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
