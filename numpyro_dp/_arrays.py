@@ -20,7 +20,7 @@ CHANGED = (
 
 # Bytes: from where on pages matter (NumPy asks for large ones from 2^22), and what a buffer must
 # begin at a multiple of for JAX to take it without a copy.
-_LARGE = 1 << 24
+LARGE = 1 << 24
 _ALIGNED = 64
 
 
@@ -34,7 +34,7 @@ def as_jax(array: Any, dtype: Any) -> jax.Array:
     if mapped_path(array) is not None:
         if why_copied(array, dtype) is None:
             return _aliased(array)
-    elif array.nbytes < _LARGE:
+    elif array.nbytes < LARGE:
         return jnp.asarray(array, dtype)
     size = array.size * np.dtype(dtype).itemsize
     room = np.empty(size + _ALIGNED, np.uint8)

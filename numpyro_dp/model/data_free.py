@@ -17,7 +17,7 @@ from numpyro_dp.model.jaxprs import fingerprint, prune, trace_program
 from numpyro_dp.model.plates import WholePlates, in_plate
 from numpyro_dp.model.private_model import PrivateModel
 
-_FEW_ROWS = 3
+FEW_ROWS = 3
 
 
 class _OutsidePlate(Messenger):
@@ -45,7 +45,7 @@ def run_data_free(model: PrivateModel) -> None:
 
     That these do not depend on a record was proved when the model was split.
     """
-    _run(model, _enough_rows(model))
+    _run(model, enough_rows(model))
 
 
 def _run(model: PrivateModel, num_rows: int) -> None:
@@ -56,12 +56,12 @@ def _run(model: PrivateModel, num_rows: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _enough_rows(model: PrivateModel) -> int:
+def enough_rows(model: PrivateModel) -> int:
     """As few rows of placeholders as tell the global sites all that the records' own number does.
 
     NumPyro runs models outside of programs too, where as many rows take as much memory.
     """
-    few = min(_FEW_ROWS, model.num_records)
+    few = min(FEW_ROWS, model.num_records)
     # Whatever a model makes of few rows (a public array that has one entry for each, say): it is
     # run on all of them then.
     with contextlib.suppress(Exception):

@@ -15,7 +15,7 @@ LEAST = ("mini", "full", "nuts")
 
 
 def main(folder, megabytes="2048", *kinds):
-    memory.written(folder, int(megabytes))
+    memory.written(folder, memory.num_rows(megabytes))
     for kind in kinds or LEAST:
         for source in ("mapped", "copied"):
             command = [sys.executable, "-W", "ignore", "-m", memory.__name__]

@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 
-from numpyro_dp.model.data_free import _enough_rows, run_data_free
+from numpyro_dp.model.data_free import enough_rows, run_data_free
 from numpyro_dp.model.private_model import private_model
 
 ROWS = 60
@@ -54,7 +54,7 @@ def by_family(x):
     ],
 )
 def test_few_rows_serve_where_the_global_sites_are_the_same(model, rows):
-    assert _enough_rows(private_model(model, (X,), {})) == rows
+    assert enough_rows(private_model(model, (X,), {})) == rows
 
 
 def test_all_rows_serve_where_few_cannot_be_run(monkeypatch):
@@ -62,14 +62,14 @@ def test_all_rows_serve_where_few_cannot_be_run(monkeypatch):
         raise ValueError(num_rows)
 
     monkeypatch.setattr("numpyro_dp.model.data_free._run", failing)
-    _enough_rows.cache_clear()
-    assert _enough_rows(private_model(plain, (X,), {})) == ROWS
-    _enough_rows.cache_clear()
+    enough_rows.cache_clear()
+    assert enough_rows(private_model(plain, (X,), {})) == ROWS
+    enough_rows.cache_clear()
 
 
 def test_it_reads_no_handler_of_whoever_runs_the_model():
     split = private_model(plain, (X,), {})
-    _enough_rows.cache_clear()
+    enough_rows.cache_clear()
     with handlers.trace() as sites, handlers.seed(rng_seed=1):
         numpyro.sample("outside", dist.Normal())
         run_data_free(split)
@@ -89,7 +89,7 @@ def test_no_array_of_all_records_is_made(monkeypatch):
         jnp, "full", lambda shape, *a, **k: made.append(shape) or full(shape, *a, **k)
     )
     split = private_model(plain, (X,), {})
-    _enough_rows(split)
+    enough_rows(split)
     made.clear()
     with handlers.seed(rng_seed=jax.random.key(0)):
         run_data_free(split)

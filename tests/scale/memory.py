@@ -25,14 +25,18 @@ BUDGET = ndp.Budget(1.0, 1e-6)
 COUNTS = {"num_warmup": 0, "progress_bar": False, "secure": False}
 
 
-def written(folder, megabytes):
-    """Paths of inputs and outcomes, written row block by row block."""
-    rows = megabytes * 2**20 // (4 * COLUMNS)
-    paths = [Path(folder) / f"{name}-{megabytes}.npy" for name in ("x", "y")]
+def num_rows(megabytes):
+    """How many rows of :data:`COLUMNS` inputs a file of this size holds."""
+    return int(megabytes) * 2**20 // (4 * COLUMNS)
+
+
+def written(folder, rows, columns=COLUMNS):
+    """Paths of inputs and outcomes of known weights, written row block by row block."""
+    paths = [Path(folder) / f"{name}-{rows}-{columns}.npy" for name in ("x", "y")]
     if all(path.exists() for path in paths):
         return paths
-    rng, w = np.random.default_rng(0), np.linspace(-1, 1, COLUMNS)
-    x = np.lib.format.open_memmap(paths[0], "w+", np.float32, (rows, COLUMNS))
+    rng, w = np.random.default_rng(0), np.linspace(-1, 1, columns)
+    x = np.lib.format.open_memmap(paths[0], "w+", np.float32, (rows, columns))
     y = np.lib.format.open_memmap(paths[1], "w+", np.int32, (rows,))
     for first in range(0, rows, 100_000):
         some = slice(first, first + 100_000)
@@ -105,7 +109,7 @@ def measured(function):
 
 
 def main(kind, source, megabytes, folder, repeat="1"):
-    paths = written(folder, int(megabytes))
+    paths = written(folder, num_rows(megabytes))
     x, y = (np.load(path, mmap_mode="r") for path in paths)
     if source == "copied":
         x, y = np.array(x), np.array(y)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro import handlers
@@ -14,6 +15,7 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.closures import refuse_captured_arrays
+from numpyro_dp.model.jaxprs import fingerprint, prune, trace_program
 from numpyro_dp.model.plates import WholePlates, in_plate
 from numpyro_dp.model.records import Layout
 
@@ -44,14 +46,22 @@ class _WithoutRecords:
     is what they get instead: prior, supports and shapes are the model's own.
     """
 
+    # Also of what was pickled before there were few.
+    rows: int | None = None
+
     def __init__(
-        self, model: Callable[..., Any], layout: Layout, plate: str, hidden: Sequence[str]
+        self,
+        model: Callable[..., Any],
+        layout: Layout,
+        plate: str,
+        hidden: Sequence[str],
+        rows: int | None,
     ) -> None:
         self.model, self.layout, self.plate = model, layout, plate
-        self.hidden = tuple(hidden)
+        self.hidden, self.rows = tuple(hidden), rows
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        args, kwargs = synthetic_arguments(self.layout)
+        args, kwargs = synthetic_arguments(self.layout, self.rows)
         silent = _Silent(WholePlates(self.model), self.plate)
         # Made-up records need not be what NumPyro asks of a parameter, such as whole trials.
         with dist.distribution.validation_enabled(False):
@@ -75,17 +85,42 @@ class _Silent(Messenger):
         msg["fn"] = msg["fn"].mask(False)
 
 
-def synthetic_arguments(layout: Layout) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with constants in the place of every record array."""
+def synthetic_arguments(
+    layout: Layout, rows: int | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with constants in the place of every record array.
+
+    :param layout: the arguments of the model, without values.
+    :param rows: how many records; ``None`` for as many as there are.
+    """
     arrays = [
-        jnp.full(leaf.shape, 0.5 if jnp.issubdtype(leaf.dtype, jnp.inexact) else 0, leaf.dtype)
-        for leaf in layout.arrays
+        jnp.full(each.shape, 0.5 if jnp.issubdtype(each.dtype, jnp.inexact) else 0, each.dtype)
+        for each in layout.structs(rows)
     ]
     return layout.fill(arrays)
 
 
+def same_on(rows: int, start: Callable[[int | None, Any], Any], key: Any) -> bool:
+    """Say whether a start computes the same from few made-up records as from all of them.
+
+    :param rows: few.
+    :param start: what of made-up records, ``None`` for all, and of a key is computed; nothing is.
+    :param key: of the kind that it is started with.
+    """
+
+    def computed(rows: int | None) -> tuple[Any, str]:
+        program = trace_program(partial(start, rows), key)
+        return fingerprint(prune(program)), str(jax.tree.structure(program.out))
+
+    return computed(rows) == computed(None)
+
+
 def prepare(
-    guide: Callable[..., Any], layout: Layout, plate: str, hidden: Sequence[str] = ()
+    guide: Callable[..., Any],
+    layout: Layout,
+    plate: str,
+    hidden: Sequence[str] = (),
+    rows: int | None = None,
 ) -> None:
     """Have an autoguide learn its model without data; other guides are left alone.
 
@@ -94,6 +129,7 @@ def prepare(
     :param layout: the arguments of the model, without values.
     :param plate: the private plate.
     :param hidden: deterministic sites that read a record, which the guide must not compute.
+    :param rows: made-up records that its model is run on; ``None`` for as many as there are.
     :raises UnsupportedModelError: for an autoguide that needs data, or that has seen some already.
     """
     for kind, reason in _REFUSED.items():
@@ -103,7 +139,9 @@ def prepare(
         return
     inner = guide.model
     if isinstance(inner, _WithoutRecords):
-        if (inner.layout, inner.plate, inner.hidden) == (layout, plate, tuple(hidden)):
+        same = (inner.layout, inner.plate, inner.hidden) == (layout, plate, tuple(hidden))
+        # One that was set up on all needs no few.
+        if same and inner.rows in (None, rows):
             return
         inner = inner.model
     elif guide.prototype_trace is not None:
@@ -111,7 +149,7 @@ def prepare(
             f"this {type(guide).__name__} was already set up, and holds the data that it saw: "
             "make a new one and use it here only"
         )
-    guide.model = _WithoutRecords(inner, layout, plate, hidden)
+    guide.model = _WithoutRecords(inner, layout, plate, hidden, rows)
     guide.prototype_trace = None
 
 

@@ -7,6 +7,7 @@ trace in which no value exists; a record's term is model and guide run on that r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,11 +15,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from numpyro.infer import init_to_uniform
+from numpyro.infer import autoguide, init_to_uniform
 
 from numpyro_dp import _validate
+from numpyro_dp._arrays import LARGE
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
+from numpyro_dp.model.data_free import FEW_ROWS, enough_rows
 from numpyro_dp.model.guided.elbo import ModelAndGuide, TracedElbo, check_sum, trace_bound
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.messages import with_causes
@@ -46,6 +49,33 @@ class Outline(NamedTuple):
     def dropped(self) -> tuple[str, ...]:
         """Deterministic sites that read a record, as far as is known without a guide."""
         return () if self.private_model is None else self.private_model.dropped_deterministics
+
+    @property
+    def few_rows(self) -> int | None:
+        """So few made-up records tell a model's global sites what all do; ``None`` for all.
+
+        Records that are few anyway stand for themselves.
+        """
+        model = self.private_model
+        # Without one, records may have latents of their own.
+        if self._is_small or model is None or enough_rows(model) != FEW_ROWS:
+            return None
+        return FEW_ROWS
+
+    def start_rows(self, guide: Callable[..., Any]) -> int | None:
+        """So many made-up records may stand for all where a guide is started; ``None`` for all.
+
+        An autoguide keeps what it learnt of its model; whether anything else differs is left to
+        be compared.
+        """
+        if isinstance(guide, autoguide.AutoGuide):
+            return self.few_rows
+        return None if self._is_small else FEW_ROWS
+
+    @property
+    def _is_small(self) -> bool:
+        sizes = [math.prod(each.shape) * each.dtype.itemsize for each in self.layout.structs()]
+        return sum(sizes) < LARGE
 
     def records(
         self, model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -19,7 +19,7 @@ from numpyro_dp.execution.account import ChargedRun
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.mechanisms import scrubbed
-from numpyro_dp.model.guided.guides import prepare, require_public_start
+from numpyro_dp.model.guided.guides import require_public_start
 from numpyro_dp.model.guided.model import Outline, VariationalModel, outline, variational_model
 from numpyro_dp.model.private_model import x64
 from numpyro_dp.model.records import read_arguments
@@ -231,7 +231,6 @@ class DPSVI(ChargedSVI):
         _, records = read_arguments(self.model, args, given)
         require_public_start(self.guide, found.layout, found.num_records, records, self.model)
         require_data_free(self.optim, found, records)
-        prepare(self.guide, found.layout, found.plate, found.dropped)
         # First the start: an autoguide must not be set up inside the judgement's trace.
         state, self.constrain_fn = fresh_state(self, found, rng_key, init_params)
         return self._target(found), state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
 from numpyro_dp.mechanisms import CHACHA20
-from numpyro_dp.model.guided.guides import synthetic_arguments
+from numpyro_dp.model.guided.guides import prepare, same_on, synthetic_arguments
 from numpyro_dp.model.guided.model import Outline, VariationalModel
 from numpyro_dp.svi.dpsvi.adapted import AdaptedFit, Frame
 from numpyro_dp.svi.dpsvi.curvature import CurvatureRelease
@@ -51,19 +52,41 @@ def fresh_state(
 ) -> tuple[SVIState, Any]:
     """NumPyro's starting state for this key, on made-up records, and what constrains it.
 
-    :param svi: whose model, guide, optimiser and loss are started.
+    NumPyro runs model and guide outside of a program, where as many made-up records as there are
+    would take their memory: of many, few stand for all wherever the start is the same.
+
+    :param svi: whose model, guide, optimiser and loss are started; an autoguide is prepared.
     :param found: the outline of its arguments.
     :param rng_key: a JAX key.
     :param init_params: constrained starting values by name, used as they are.
     """
-    args, kwargs = synthetic_arguments(found.layout)
-    plain = SVI(svi.model, svi.guide, svi.optim, svi.loss)
+
+    def begun(rows: int | None, key: Any = rng_key) -> tuple[SVIState, Any]:
+        args, kwargs = synthetic_arguments(found.layout, rows)
+        plain = SVI(svi.model, svi.guide, svi.optim, svi.loss)
+        state = plain.init(key, *args, init_params=init_params, **kwargs)
+        return state, plain.constrain_fn
+
+    def computed(rows: int | None, key: Any) -> tuple[SVIState, Any]:
+        state, constrain = begun(rows, key)
+        return state, constrain(svi.optim.get_params(state.optim_state))
+
+    def prepared(rows: int | None) -> tuple[SVIState, Any]:
+        prepare(svi.guide, found.layout, found.plate, found.dropped, rows)
+        return begun(rows)
+
     # Made-up records need not be what NumPyro asks of a parameter, such as whole trials.
     with warnings.catch_warnings(), dist.distribution.validation_enabled(False):
         # Discrete latents of a record are summed out, although the loss is Trace_ELBO.
         warnings.filterwarnings("ignore", message=".*discrete latent variables")
-        state = plain.init(rng_key, *args, init_params=init_params, **kwargs)
-    return state, plain.constrain_fn
+        few = found.start_rows(svi.guide)
+        if few is not None:
+            # Whatever model and guide make of few (a public array with one entry for each, say).
+            with contextlib.suppress(Exception):
+                begin = prepared(few)
+                if same_on(few, computed, rng_key):
+                    return begin
+        return prepared(None)
 
 
 def resumed_state(fresh: SVIState, given: SVIState, rng_key: Any) -> SVIState:

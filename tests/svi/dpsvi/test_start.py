@@ -1,5 +1,7 @@
 """Where a private fit starts: nowhere that a record has been."""
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,8 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from numpyro.distributions import constraints
+from numpyro.infer.autoguide import AutoNormal
 
 import numpyro_dp as ndp
 from tests.models import OutOfSight
@@ -78,3 +82,82 @@ def test_a_parameter_that_starts_at_a_closure_over_records_is_refused():
         with pytest.raises(ndp.UnsupportedModelError, match="closes over an array"):
             attempt()
     assert accountant.entries == ()
+
+
+def constant(x):
+    numpyro.sample("mean", dist.Normal(numpyro.param("loc", 0.3), 1.0))
+
+
+def by_number(x):
+    numpyro.sample("mean", dist.Normal(numpyro.param("loc", 1.0 * x.shape[0]), 1.0))
+
+
+def bounded_by_number(x):
+    loc = numpyro.param("loc", 0.3, constraint=constraints.interval(0, x.shape[0]))
+    numpyro.sample("mean", dist.Normal(loc, 1.0))
+
+
+def for_so_many(x):
+    assert x.shape == (50,)
+    numpyro.sample("mean", dist.Normal(numpyro.param("loc", 0.3), 1.0))
+
+
+def narrower_with_more(x):
+    mean = numpyro.sample("mean", dist.Normal(0, 1 / x.shape[0]))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("x", dist.Normal(mean, 1.0), obs=x)
+
+
+def with_a_parameter(x):
+    scale = numpyro.param("scale", 2.0, constraint=constraints.positive)
+    model(x, scale)
+
+
+def with_own_latents(x):
+    mean = numpyro.sample("mean", dist.Normal(0, 1000))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("x", dist.Normal(numpyro.sample("own", dist.Normal(mean, 1)), 1), obs=x)
+
+
+def amortised(x):
+    constant(x)
+    slope = numpyro.param("slope", 0.7)
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("own", dist.Normal(slope * x, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("model", "guide", "few"),
+    [
+        (model, AutoNormal(model), True),
+        (model, constant, True),
+        (with_a_parameter, constant, True),
+        (with_own_latents, amortised, True),
+        (model, by_number, False),
+        (model, bounded_by_number, False),
+        (model, for_so_many, False),
+        (narrower_with_more, AutoNormal(narrower_with_more), False),
+        (with_a_parameter, AutoNormal(with_a_parameter), False),
+    ],
+    ids=[
+        *("auto", "by hand", "parameter", "own latents", "number", "bound", "shape", "prior"),
+        "auto with a parameter",
+    ],
+)
+def test_few_made_up_records_serve_where_the_start_is_the_same(monkeypatch, model, guide, few):
+    made = ndp.DPSVI(model, guide, optax.sgd(1e-6), clip_norm=1e-3, noise_multiplier=1.0)
+    expected = copy.deepcopy(made).init(KEY, X)
+    full, rows = jnp.full, []
+
+    def counted(shape, *args, **kwargs):
+        array = full(shape, *args, **kwargs)
+        if not isinstance(array, jax.core.Tracer):
+            rows.extend(shape[:1])
+        return array
+
+    monkeypatch.setattr("numpyro_dp.model.guided.model.LARGE", 0)
+    monkeypatch.setattr(jnp, "full", counted)
+    for _ in range(2):
+        state = made.init(KEY, X)
+        assert jax.tree.all(jax.tree.map(lambda a, b: jnp.all(a == b), state, expected))
+        assert max(rows) == (3 if few else len(X))

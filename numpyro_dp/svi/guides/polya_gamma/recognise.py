@@ -161,7 +161,7 @@ def read_regression(
             f"conjugate: {_FITS}"
         )
     loss = glm.loss(max_trials=max_trials, max_count=max_count)
-    arguments = synthetic_arguments(found.layout)
+    arguments = synthetic_arguments(found.layout, found.few_rows)
     latents = read_latents(model, *arguments)
     chosen, constant = _columns(latents, constant_slopes(target))
     place = _intercept(constant, intercept)
