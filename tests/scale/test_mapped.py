@@ -255,3 +255,75 @@ def test_a_mapped_file_takes_no_memory_of_its_size(kind, tmp_path_factory):
     assert peak[mapped] < peak[small] + 120, peak
     # The measure sees what it is meant to see.
     assert peak[copied] > peak[mapped] + 200, peak
+
+
+def test_an_array_store_is_refused_with_the_lines_that_convert_it(tmp_path, monkeypatch):
+    h5py = pytest.importorskip("h5py")
+    given = np.arange(50.0).reshape(25, 2)
+    with h5py.File(tmp_path / "x.h5", "w") as store:
+        x = store.create_dataset("x", data=given)
+        with pytest.raises(ndp.UnsupportedModelError, match="`x` is a Dataset") as error:
+            read_arguments(normal_mean, (x,), {})
+        said = str(error.value)
+        lines = [line for line in said.split("`") if line.startswith(("out", "np.load"))]
+        assert len(lines) == 3
+        # As they stand there.
+        names = {"np": np, "x": x}
+        monkeypatch.chdir(tmp_path)
+        exec(lines[0], names)
+        for i in range(0, len(x), 10):
+            exec(lines[1], {**names, "some": slice(i, i + 10)})
+        taken = eval(lines[2], names)
+    np.testing.assert_array_equal(taken, given.astype(np.float32))
+    layout, arrays = read_arguments(normal_mean, (taken,), {})
+    assert address(as_records(layout, arrays)[0]) == taken.ctypes.data
+
+
+class Table:
+    """What a table of columns offers, as pyarrow's do."""
+
+    columns = ()
+
+
+class Frame(Table):
+    """What one of pandas or polars does."""
+
+    shape = (3, 1)
+
+    def __getitem__(self, name):
+        raise AssertionError("it was read")
+
+    def to_numpy(self):
+        raise AssertionError("it was read")
+
+
+@pytest.mark.parametrize(
+    ("table", "remedy"), [(Table(), "its columns' `.to_numpy()`"), (Frame(), "`x.to_numpy()`")]
+)
+def test_a_table_is_refused_with_the_call_that_makes_an_array_of_it(table, remedy):
+    with pytest.raises(ndp.UnsupportedModelError) as error:
+        read_arguments(normal_mean, (table,), {})
+    assert str(error.value).endswith(remedy)
+
+
+def test_a_mapped_arrow_column_is_copied_and_its_conversion_is_not(tmp_path):
+    """As the how-to converts it."""
+    pyarrow = pytest.importorskip("pyarrow")
+    given = np.arange(4_000, dtype=np.float32).reshape(-1, 4)
+    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(given.ravel()), 4)
+    path = str(tmp_path / "records.arrow")
+    with pyarrow.ipc.new_file(path, pyarrow.schema([("x", lists.type)])) as file:
+        file.write_table(pyarrow.table({"x": lists}), max_chunksize=300)
+    batches = pyarrow.ipc.open_file(pyarrow.memory_map(path))
+    x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, given.shape)
+    first = 0
+    for number in range(batches.num_record_batches):
+        rows = batches.get_batch(number).column("x").flatten().to_numpy().reshape(-1, x.shape[1])
+        assert not rows.flags.owndata
+        assert _arrays.mapped_path(rows) is None
+        x[first : first + len(rows)] = rows
+        first += len(rows)
+    np.testing.assert_array_equal(x, given)
+    layout, arrays = read_arguments(normal_mean, (rows,), {})
+    np.testing.assert_array_equal(as_records(layout, arrays)[0], given[-len(rows) :])
+    assert address(_arrays.as_jax(x, np.float32)) == x.ctypes.data
