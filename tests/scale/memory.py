@@ -74,11 +74,30 @@ def svi(x, y):
     return lambda: fit.run(jax.random.key(0), 50, x, y, progress_bar=False).params
 
 
+def metropolis(x, y, steps, batch=None):
+    move = 0.03 * COLUMNS**0.5
+    # As much as lets a batch of so many decide; of all records it leaves as many moves.
+    power = 0.2 * BATCH / len(x) / move
+    lengths = {"step_size": 0.01, "lipschitz": 1.0, "max_move": move}
+    kernel = ndp.DPFastMH(logistic, **lengths, batch_size=batch, likelihood_power=power)
+    mcmc = ndp.MCMC(kernel, num_samples=steps, **COUNTS)
+    return lambda: mcmc.run(jax.random.key(0), x, y) or mcmc.get_samples()
+
+
+def vips(x, y):
+    guide = ndp.guides.PolyaGammaGuide(narrow, row_norm=5.0)
+    fit = ndp.VIPS(narrow, guide, privacy=BUDGET, secure=False)
+    return lambda: fit.run(jax.random.key(0), 5, x, y, progress_bar=False).params
+
+
 KINDS = {
     "mini": lambda x, y: langevin(x, y, 2_000, batch_size=BATCH),
     "full": lambda x, y: langevin(x, y, 3),
     "nuts": nuts,
     "svi": svi,
+    "metropolis": lambda x, y: metropolis(x, y, 2_000, BATCH),
+    "metropolis_full": lambda x, y: metropolis(x, y, 10),
+    "vips": vips,
 }
 
 

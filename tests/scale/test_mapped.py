@@ -236,7 +236,7 @@ def test_an_account_of_before_knows_no_mapped_file():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mini", "full", "nuts"])
+@pytest.mark.parametrize("kind", ["mini", "full", "nuts", "metropolis_full", "vips"])
 def test_a_mapped_file_takes_no_memory_of_its_size(kind, tmp_path_factory):
     """Peak anonymous memory over what was there before, beside a file of a tenth of 400 MB."""
     if not Path("/proc/self/status").exists():
