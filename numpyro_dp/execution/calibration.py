@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -58,7 +59,6 @@ def least_noise(
     :param num_steps: private steps of the run, for the message.
     :raises ValueError: when no noise that the lattice can carry meets the budget.
     """
-    most = _most_noise(at)
 
     def carried(noise_multiplier: float) -> Plan:
         # A lattice that serves several levels may refuse some, and carry more noise as well as
@@ -71,8 +71,13 @@ def least_noise(
     def run(noise_multiplier: float) -> DpEvent:
         return cost(carried(noise_multiplier))
 
-    least = privacy_curve(run(most), relation).epsilon(budget.delta)
-    if least > budget.epsilon:
+    with warnings.catch_warnings():
+        # Of noise that is tried and not taken nothing need be said.
+        warnings.simplefilter("ignore")
+        most = _most_noise(at)
+        least = privacy_curve(run(most), relation).epsilon(budget.delta)
+        found = calibrate(run, budget, relation) if least <= budget.epsilon else None
+    if found is None:
         remedy = (
             f"ε ≥ {least:.3g} would do at this δ"
             if math.isfinite(least)
@@ -83,7 +88,7 @@ def least_noise(
             f"noise the release can carry: {remedy}; or run fewer steps, fewer chains or smaller "
             "batches"
         )
-    return carried(calibrate(run, budget, relation))
+    return carried(found)
 
 
 def _most_noise(at: Callable[[float], Any]) -> float:
