@@ -10,6 +10,7 @@ from numpyro_dp import _moved
 from numpyro_dp._lazy import on_first_use
 
 if TYPE_CHECKING:
+    from numpyro_dp._shards import shard as shard
     from numpyro_dp.accounting import (
         Accountant as Accountant,
         Budget as Budget,
@@ -181,6 +182,7 @@ _HOME = {
     "private_log_predictive_density": "diagnostics.checks.log_density",
     "private_posterior_predictive_check": "diagnostics.checks.predictive_check",
     "public": "model.records",
+    "shard": "_shards",
 }
 
 __all__ = sorted(_HOME)

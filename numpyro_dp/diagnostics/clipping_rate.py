@@ -143,8 +143,8 @@ def clipping_rate(
         model = private_model(kernel.user_model, args, kwargs, data_plate=kernel.data_plate)
         size, bound = model.num_records, _bound_as_run(mcmc, kernel, model)
         moves = _proposed(bound, mcmc, key, positions, num_moves)
-        records = tuple(model.records(args, kwargs))
-        shape = {"num_records": size, "dim": 1, "clip_norm": 0.5}
+        records = tuple(model.records(args, kwargs, padded=True))
+        shape = {"num_records": size, "shards": model.shards, "dim": 1, "clip_norm": 0.5}
         mechanism = account.sum_once(privacy, noise_multiplier, **shape)
         # Past this, rounding would shrink shares, and so the mean of them.
         shown = mechanism.unshrunk / mechanism.clip_norm

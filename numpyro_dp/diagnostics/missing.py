@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, ArrayLike, Float
 
+from numpyro_dp._shards import shards_of
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
@@ -79,13 +80,14 @@ def count_missing(
         noise_multiplier = arguments.checked_noise(privacy, noise_multiplier)
         key = random.fold_in(as_typed_keys(rng_key, 1), 0)
         rows = _rows(arrays, account)
-        shape = {"num_records": rows, "dim": 1, "clip_norm": 0.5}
+        shards = shards_of(arrays)
+        shape = {"num_records": rows, "shards": shards, "dim": 1, "clip_norm": 0.5}
         mechanism = account.sum_once(privacy, noise_multiplier, **shape)
         # A half that rounding would shrink, in every record alike, is no half any more.
         half = mechanism.unshrunk
         noisy = _centred_count(
             *(mechanism, half, run.charge_once(mechanism, key)),
-            [arguments.single_precision(array) for array in arrays],
+            [arguments.single_precision(array, shards) for array in arrays],
         )
         centred = float(noisy) / (2 * half)
     facts = sum_facts(

@@ -12,6 +12,7 @@ import numpy as np
 
 from numpyro_dp import _validate
 from numpyro_dp._arrays import as_jax
+from numpyro_dp._shards import PaddedRecords, Shards
 from numpyro_dp.accounting import Budget
 
 
@@ -118,7 +119,7 @@ def require_numbers(name: str, array: Any, shape: str) -> None:
     :raises ValueError: for anything but a NumPy or JAX array of real numbers.
     """
     masked = isinstance(array, np.ma.MaskedArray)  # JAX would drop the mask.
-    is_array = isinstance(array, (np.ndarray, jax.Array)) and not masked
+    is_array = isinstance(array, (np.ndarray, jax.Array, PaddedRecords)) and not masked
     kinds = (jnp.floating, jnp.integer, jnp.bool_)
     if not (is_array and any(jnp.issubdtype(array.dtype, kind) for kind in kinds)):
         given = f"dtype {array.dtype}" if is_array else type(array).__name__
@@ -128,7 +129,12 @@ def require_numbers(name: str, array: Any, shape: str) -> None:
         )
 
 
-def single_precision(array: Any) -> jax.Array:
-    """Records in float32, without a word on a number past it, which would be one on a record."""
+def single_precision(array: Any, shards: Shards | None = None) -> jax.Array:
+    """Records in float32, without a word on a number past it, which would be one on a record.
+
+    :param shards: devices among which they are divided.
+    """
     with np.errstate(all="ignore"):
+        if shards is not None:
+            return shards.place(array, np.dtype(np.float32))
         return as_jax(array, jnp.float32)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from numpyro_dp import _validate
+from numpyro_dp._shards import Shards
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.execution.calibration import least_noise
@@ -88,6 +89,7 @@ def planned_releases(
     num_records: int,
     sampling_rate: float,
     microbatch_size: int | None,
+    shards: Shards | None = None,
 ) -> Releases:
     """The private sums of a run.
 
@@ -108,6 +110,7 @@ def planned_releases(
         kind = PrivateSum if phase.entries is None else SparsePrivateSum
         return kind.create(
             num_records=num_records,
+            shards=shards,
             dim=phase.dim,
             sampling_rate=sampling_rate,
             clip_norm=phase.clip_norm if private else math.inf,

@@ -24,7 +24,7 @@ from numpyro_dp.mcmc.nuts import DPNUTS, Release
 from numpyro_dp.mcmc.progress import ChainsCost, cents_up
 from numpyro_dp.mcmc.report import GIVEN_START, GIVEN_STATE, Described
 from numpyro_dp.mcmc.reserved import Reserved, steps_behind
-from numpyro_dp.mcmc.setup import check_options, prepare, require_resumable
+from numpyro_dp.mcmc.setup import check_options, prepare, require_one_division, require_resumable
 from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.scoring.released import ReleasedLikelihood
 
@@ -233,6 +233,7 @@ class MCMC(numpyro.infer.MCMC):
         inputs = (kernel, relation, keys, args, kwargs, init_params)
         fixed = (self._planned_steps, chains, extra_fields, self.postprocess_fn)
         bound, first, start, records = charged.prepared(prepare, *inputs, *fixed)
+        require_one_division(bound, self.chain_method)
         resumed = self._warmup_state is not None
         if resumed:
             require_resumable(bound, chains, start, self._warmup_state)

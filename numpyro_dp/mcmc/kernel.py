@@ -61,6 +61,9 @@ class BoundKernel(_Kernel):
     private_model: PrivateModel
     steps_per_sample: int
 
+    # Whether rows that fill up the part of the last of several devices are masked.
+    masks_padding: ClassVar[bool] = False
+
     @property
     def model(self) -> None:
         """``None``: ArviZ's own converter would otherwise replay the model on the records."""

@@ -46,6 +46,19 @@ def check_options(kernel: Any, *, jit_model_args: bool, chain_method: Any) -> No
         )
 
 
+def require_one_division(bound: BoundKernel, chain_method: str) -> None:
+    """Refuse to divide both the chains and the records among devices.
+
+    :raises ValueError: both are asked for.
+    """
+    if chain_method == "parallel" and bound.private_model.shards is not None:
+        raise ValueError(
+            "chain_method='parallel' puts all records on every device, and these are divided among "
+            "devices: use chain_method='vectorized', with which each device sees its own records "
+            "for all chains"
+        )
+
+
 def check_fields(bound: BoundKernel, z: dict, extra_fields: Sequence[str]) -> None:
     """Refuse what is not a field of the kernel's state, or is a secret of the run.
 
@@ -222,4 +235,5 @@ def prepare(
         first = FirstSample(one, type(own).__name__, num_chains)
     start = starting_positions(model, kernel.init_strategy, keys, init_params, num_chains)
     check_fields(bound, start, extra_fields)
-    return Ready(bound, first, start, tuple(bound.leaves(model.records(args, kwargs))))
+    records = model.records(args, kwargs, padded=bound.masks_padding)
+    return Ready(bound, first, start, tuple(bound.leaves(records)))

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import jax.numpy as jnp
+from jax import random
 from jaxtyping import Array, Bool, Float, Float32, Int32, Key, UInt32
 
 from numpyro_dp import _validate
+from numpyro_dp._shards import Shards
 from numpyro_dp.accounting import events
 from numpyro_dp.mechanisms._checks import checked_shape, refuse_several_processes
 from numpyro_dp.mechanisms.blocks import blockwise_sum
@@ -19,6 +21,13 @@ from numpyro_dp.mechanisms.clip import integer_sum
 from numpyro_dp.mechanisms.lattice import Lattice, RecordLimit, floor_noise
 from numpyro_dp.mechanisms.noise_schedule import bound_at, planned_lattice, taken
 from numpyro_dp.mechanisms.random import word_pairs
+from numpyro_dp.mechanisms.sharded import (
+    draws,
+    places,
+    require_rows,
+    sampler_of,
+    sum_over_devices,
+)
 from numpyro_dp.mechanisms.subsample import PoissonSampler
 
 # Of a vector of shape (dim,), or of what a derived class adds in its place.
@@ -57,6 +66,7 @@ class PrivateSum:
     :param bounds: what limits a record at each distinct multiplier of the schedule, ascending.
     :param entries: most coordinates of a record's vector that are not zero, which rounding and
         blocks are planned for; ``dim`` by default. No guarantee rests on it.
+    :param shards: devices among which the records are divided; ``None`` for one device.
 
     **Privacy.** One release is the Gaussian mechanism at ``noise_multiplier``, Poisson-subsampled
     at ``sampling_rate``, up to ``tv_per_step`` in total variation. A record's contribution is an
@@ -69,6 +79,12 @@ class PrivateSum:
     vector instructions may round them differently; records are then computed one at a time. What
     remains to be taken for granted is that the compiler treats one record alike in the programs for
     N and N + 1 records.
+
+    Where records are divided among devices, each adds the integers of its own rows, of which the
+    sum, exact in any order, is the only thing that travels; noise is added to it once. A batch is
+    drawn for all rows and looked at by each device, or, where it is large, drawn by each device for
+    its own rows with a key of its own: independent coins on disjoint rows are coins on all of them.
+    Rows that fill up the last part are no records: they are masked.
 
     **Example**::
 
@@ -92,6 +108,7 @@ class PrivateSum:
     schedule: tuple[float, ...] | None = None
     bounds: tuple[RecordLimit, ...] = ()
     entries: int | None = None
+    shards: Shards | None = None
 
     @classmethod
     def create(
@@ -108,6 +125,7 @@ class PrivateSum:
         max_records: int | None = None,
         scale: tuple[float, ...] | None = None,
         entries: int | None = None,
+        shards: Shards | None = None,
     ) -> Self:
         """Fix batches, lattice and noise for a run.
 
@@ -136,17 +154,23 @@ class PrivateSum:
         else:
             schedule, levels = None, [noise_multiplier]
         touched = dim if entries is None else min(_validate.positive_int("entries", entries), dim)
-        sampler = None
+        sampler, most_rows = None, sized_for
+        if shards is not None and max_records is not None:
+            raise ValueError(
+                "records of a private number cannot be divided among devices, whose shares would "
+                "tell it: give arrays that lie on one device"
+            )
         if sampling_rate < 1:
             overflow = min(_OVERFLOW, 1e-3 * delta / num_steps)
-            sampler = PoissonSampler.create(num_records, sampling_rate, overflow, max_records)
+            sampler = sampler_of(num_records, sampling_rate, overflow, max_records, shards)
+            most_rows = sampler.room * draws(sampler, num_records, shards)
         lattice, bounds = planned_lattice(
             levels,
             schedule is not None,
             dim=touched,
             clip_norm=clip_norm,
             expected_batch=sampling_rate * sized_for,
-            max_rows=sized_for if sampler is None else sampler.room,
+            max_rows=most_rows,
             fixed_rows=max_records is None,
             precise=num_steps * dim * 2.0**-49 > 1e-3 * delta,
         )
@@ -164,6 +188,7 @@ class PrivateSum:
             schedule=schedule,
             bounds=bounds,
             entries=entries,
+            shards=shards,
         )
 
     @property
@@ -178,14 +203,18 @@ class PrivateSum:
 
     @property
     def room(self) -> int:
-        """Places of a batch, padding included."""
-        return self.num_records if self.sampler is None else self.sampler.room
+        """Places of a batch on each device, padding included."""
+        return places(self.sampler, self.num_records, self.shards)
+
+    @property
+    def _draws(self) -> int:
+        return draws(self.sampler, self.num_records, self.shards)
 
     @property
     def tv_per_step(self) -> float:
         """Total variation of one release to the ideal mechanism: tables and overflowing rooms."""
         noise = 0.0 if self.lattice is None else self.dim * self.lattice.tv
-        return noise + (0.0 if self.sampler is None else self.sampler.tv)
+        return noise + (0.0 if self.sampler is None else self._draws * self.sampler.tv)
 
     @property
     def unshrunk(self) -> float:
@@ -252,17 +281,15 @@ class PrivateSum:
         :raises RuntimeError: in one of several processes of ``jax.distributed``.
         """
         refuse_several_processes("PrivateSum.release")
-        if any(leaf.shape[:1] != (self.num_records,) for leaf in records):
-            raise ValueError(
-                f"every record array must have leading axis num_records={self.num_records}, got "
-                f"shapes {[leaf.shape for leaf in records]}: pass the arrays the sum was made for"
-            )
-        (batch_words, dither_words, noise_words) = self._words(key)
-        batch = None if self.sampler is None else self.sampler.draw(*batch_words)
-        blocks = *self._blocks(), self.num_records
+        require_rows(records, self.num_records, self.shards)
+        own_key = None
+        if self._draws > 1:
+            # Some generators use the words of a key for what is folded into it too.
+            key, own_key = random.split(key)
+        batch_words, dither_words, noise_words = self._words(key)
         if self.lattice is None:
-            total = blockwise_sum(record_vector, self._float_sum, records, batch, *blocks)
-            return total / self.sampling_rate
+            source = record_vector, self._float_sum, records, batch_words, own_key
+            return self._over_records(*source) / self.sampling_rate
         lattice, bound = self.lattice, self._bound(self.lattice, step)
 
         def block_sum(
@@ -272,10 +299,38 @@ class PrivateSum:
             return self._integer_sum(lattice, vectors, rows, mask, *words, bound)
 
         single = self._in_float32(record_vector)
-        total = blockwise_sum(single, block_sum, records, batch, *blocks)
+        total = self._over_records(single, block_sum, records, batch_words, own_key)
         noisy = (total + floor_noise(lattice, *noise_words)).astype(jnp.float32)
         released = (noisy - lattice.mean) * (bound.scale / self.sampling_rate)
         return released if self.scale is None else released / jnp.array(self.scale, jnp.float32)
+
+    def _over_records(
+        self,
+        vector: RecordVector,
+        block_sum: Callable[..., Array],
+        records: list[Array],
+        batch_words: Words,
+        own_key: Key[Array, ""] | None,
+    ) -> Array:
+        """The sum over a fresh batch, of the rows of all devices.
+
+        :param batch_words: of the draw for all rows; empty where there is none.
+        :param own_key: from which each device has its own words for a draw; ``None`` otherwise.
+        """
+        sampler, shards, blocks = self.sampler, self.shards, self._blocks()
+        batch = None if sampler is None or own_key is not None else sampler.draw(*batch_words)
+        if shards is None:
+            return blockwise_sum(vector, block_sum, records, batch, *blocks, self.num_records)
+
+        size = shards.rows(self.num_records)
+
+        def part(leaves: list[Array], share: Any, first: Array, held: Array) -> Array:
+            def of_device(vectors: Any, rows: Array, mask: Array) -> Array:
+                return block_sum(vectors, first + rows, mask & (rows < held))
+
+            return blockwise_sum(vector, of_device, leaves, share, *blocks, size)
+
+        return sum_over_devices(shards, self.num_records, part, records, sampler, batch, own_key)
 
     def _in_float32(self, record_vector: RecordVector) -> RecordVector:
         """``record_vector`` as it is rounded: scaled, in single precision."""
@@ -298,7 +353,7 @@ class PrivateSum:
 
     def _words(self, key: Key[Array, ""]) -> tuple[Words, Words, Words]:
         """Words for batch, dither and noise, from one pass of the generator."""
-        batch = 0 if self.sampler is None else self.sampler.words
+        batch = 0 if self.sampler is None or self._draws > 1 else self.sampler.words
         dither = self.dim if self.lattice is not None and self.lattice.dither else 0
         noise = 0 if self.lattice is None else self.dim * self.lattice.draws
         if batch + dither + noise == 0:

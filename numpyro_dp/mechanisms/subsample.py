@@ -20,6 +20,9 @@ from numpyro_dp.mechanisms import alias
 _BITS = 192
 _TABLE_BITS = 14
 _SKIP_ODDS = 9
+# Of the chance that a batch does not fit, what is added for rooms of single devices: so little
+# that it shows in no printed figure, and costs a room a few places.
+_PARTS_SHARE = 2.0**-10
 # Two saturated running sums must still add up below 2^31.
 _MOST_RECORDS = (1 << 30) - 2
 _LEAST_RATE = 2.0**-60
@@ -109,6 +112,8 @@ class PoissonSampler:
     :param sampling_rate: chance of each row, in (0, 1).
     :param room: places of the padded batch.
     :param overflow: bound on the chance that a batch does not fit; its last rows are then dropped.
+    :param parts: consecutive equal parts of the rows that look at their own share of a batch.
+    :param part_room: places of such a share; 0 where there are no parts.
 
     **Privacy.** One draw is within ``tv`` in total variation of independent coins of rate
     ``sampling_rate``, whatever the data; charge it as a ``TotalVariation`` event. What happens on
@@ -119,6 +124,8 @@ class PoissonSampler:
     sampling_rate: float
     room: int
     overflow: float
+    parts: int = 1
+    part_room: int = 0
 
     @classmethod
     def create(
@@ -127,6 +134,7 @@ class PoissonSampler:
         sampling_rate: float,
         overflow: float,
         max_records: int | None = None,
+        parts: int = 1,
     ) -> "PoissonSampler":
         """A sampler whose room overflows with probability at most ``overflow`` a draw.
 
@@ -134,6 +142,7 @@ class PoissonSampler:
         :param sampling_rate: chance of each row, in (0, 1).
         :param overflow: allowed chance that a batch outgrows the room.
         :param max_records: public bound that sizes the room where ``num_records`` is private.
+        :param parts: into how many parts a batch is divided by :meth:`part`.
         :raises ValueError: for more than 2^30 records or a rate below 2^-60.
         """
         sized_for = num_records if max_records is None else max_records
@@ -157,7 +166,12 @@ class PoissonSampler:
             if tail * (1 + 1e-6) <= overflow / 2:
                 room = chosen + extra
                 break
-        return cls(num_records, sampling_rate, room, overflow)
+        part_room = 0
+        if parts > 1:
+            share = overflow * _PARTS_SHARE / parts
+            places = _least_places(-(-num_records // parts), sampling_rate, share)
+            part_room = max(1, min(places, room))
+        return cls(num_records, sampling_rate, room, overflow, parts, part_room)
 
     @property
     def words(self) -> int:
@@ -167,7 +181,8 @@ class PoissonSampler:
     @property
     def tv(self) -> float:
         """Total variation of one draw to independent coins."""
-        return self.room * gap_tables(self.sampling_rate).tv + self.overflow
+        dropped = self.overflow * (1 + _PARTS_SHARE if self.parts > 1 else 1)
+        return self.room * gap_tables(self.sampling_rate).tv + dropped
 
     def draw(
         self, first: UInt32[Array, " words"], second: UInt32[Array, " words"]
@@ -189,6 +204,26 @@ class PoissonSampler:
         position = self._running_sum(step, tables.skip) - 1
         chosen = (position < self.num_records) & ~skipped
         return jnp.where(chosen, position, 0), chosen
+
+    def part(
+        self,
+        rows: Int32[Array, " room"],
+        chosen: Bool[Array, " room"],
+        first: Int32[Array, ""],
+        held: Int32[Array, ""],
+    ) -> tuple[Int32[Array, " part_room"], Bool[Array, " part_room"]]:
+        """The share of a batch that lies in one part of the rows.
+
+        :param rows, chosen: of :meth:`draw`.
+        :param first: the part's first row.
+        :param held: how many rows it has.
+        :returns: Row numbers counted from ``first``, and the mask.
+        """
+        own = chosen & (rows >= first) & (rows - first < held)
+        place = jnp.where(own, jnp.cumsum(own) - 1, self.part_room)
+        empty = jnp.zeros(self.part_room, jnp.int32)
+        mask = jnp.arange(self.part_room, dtype=jnp.int32) < jnp.sum(own)
+        return empty.at[place].set(rows - first, mode="drop"), mask
 
     def _running_sum(self, step: Int32[Array, " room"], largest: int) -> Int32[Array, " room"]:
         if self.room * largest < 1 << 31:

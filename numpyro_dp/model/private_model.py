@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp import _validate
+from numpyro_dp._shards import Shards, row_numbers
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.additivity import dummy_records
 from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
@@ -178,6 +179,15 @@ class PrivateModel(Frozen):
         # records that is private stays behind.
         return _rebuild, tuple(self._identity)[:-1]
 
+    @property
+    def shards(self) -> Shards | None:
+        """Devices among which the records are divided; ``None`` for one."""
+        return self.layout.shards
+
+    def row_numbers(self) -> Array:
+        """One more record array: the number of each row."""
+        return row_numbers(self.num_records, self.shards)
+
     def redacted(self) -> "PrivateModel":
         """The same without the number of records, where that is private: what a result may keep."""
         if not self.private_size:
@@ -188,15 +198,21 @@ class PrivateModel(Frozen):
         return made
 
     def records(
-        self, model_args: Sequence[Any] = (), model_kwargs: Mapping[str, Any] | None = None
+        self,
+        model_args: Sequence[Any] = (),
+        model_kwargs: Mapping[str, Any] | None = None,
+        *,
+        padded: bool = False,
     ) -> list[Array]:
         """Return the record arguments as one flat list of JAX arrays, a row for each record.
 
         :param model_args: arguments of the same structure, shapes and public values as those the
             model was split with.
         :param model_kwargs: keyword arguments, likewise.
-        :returns: Arrays of shape ``(num_records, ...)``. One record is ``[a[i : i + 1] for a in
-            ...]``.
+        :param padded: whether the caller masks rows from ``num_records`` on, which fill up the part
+            of the last of several devices.
+        :returns: Arrays of shape ``(num_records, ...)``, padding aside. One record is
+            ``[a[i : i + 1] for a in ...]``.
         :raises UnsupportedModelError: when the arguments differ in anything but the arrays' values.
         """
         given, arrays = read_arguments(self.function, model_args, model_kwargs)
@@ -213,7 +229,7 @@ class PrivateModel(Frozen):
                 "the arguments differ from those the model was split with (their number of rows): "
                 "build a new PrivateModel for them"
             )
-        return as_records(layout, arrays)
+        return as_records(layout, arrays, padded=padded)
 
     def init(
         self, rng_key: Array, strategy: Callable[..., Any] = init_to_uniform
@@ -348,6 +364,11 @@ def _specify(
             f"the model is an unhashable {type(model).__name__}: pass a function"
         )
     layout, _ = read_arguments(model, model_args, model_kwargs)
+    if private_size and layout.shards is not None:
+        raise UnsupportedModelError(
+            "the number of records is private, and cannot stay so where records are divided among "
+            "devices: give arrays that lie on one device"
+        )
     if not private_size or not layout.arrays:
         return Spec(model, layout, data_plate, private_size, x64())
     num_records = layout.rows

@@ -19,6 +19,7 @@ import numpy as np
 from numpyro.primitives import Messenger
 
 from numpyro_dp._arrays import as_jax
+from numpyro_dp._shards import PaddedRecords, Shards, shards_of
 from numpyro_dp.errors import UnsupportedModelError
 
 # So many arrays in a list are rows of one; and so many entries may be records whose number nobody
@@ -91,10 +92,14 @@ class FixedLeaf:
 
 @dataclass(frozen=True)
 class Layout:
-    """The arguments of a model with the arrays taken out; hashable and comparable by value."""
+    """The arguments of a model with the arrays taken out; hashable and comparable by value.
+
+    ``shards`` are the devices among which the arrays are divided, ``None`` for one device.
+    """
 
     tree: Any
     leaves: tuple[ArrayLeaf | FixedLeaf, ...]
+    shards: Shards | None = None
 
     @functools.cached_property
     def arrays(self) -> tuple[ArrayLeaf, ...]:
@@ -247,15 +252,27 @@ def read_arguments(
         leaves.append(leaf)
         if isinstance(leaf, ArrayLeaf):
             arrays.append(value)
-    return Layout(tree, tuple(leaves)), arrays
+    return Layout(tree, tuple(leaves), shards_of(arrays)), arrays
 
 
-def as_records(layout: Layout, arrays: Sequence[Any]) -> list[jax.Array]:
-    """Return the arrays as JAX arrays with the dtypes that the layout was read with."""
+def as_records(layout: Layout, arrays: Sequence[Any], *, padded: bool = False) -> list[jax.Array]:
+    """Return the arrays as JAX arrays with the dtypes that the layout was read with.
+
+    :param padded: whether the caller masks rows that only fill up the part of the last device.
+    :raises UnsupportedModelError: there are such rows, and nobody masks them.
+    """
+    if layout.shards is not None and not padded and layout.rows % len(layout.shards):
+        raise UnsupportedModelError(
+            f"this method takes records on {len(layout.shards)} devices only where their number is "
+            f"a multiple of that, and there are {layout.rows}: give arrays that lie on one device"
+        )
     # NumPy's word on a number that does not fit would be a word on somebody's record, which
     # nothing has charged; where warnings are errors, it would be an exception.
     with np.errstate(all="ignore"):
-        return [as_jax(a, leaf.dtype) for leaf, a in zip(layout.arrays, arrays, strict=True)]
+        pairs = list(zip(layout.arrays, arrays, strict=True))
+        if layout.shards is not None:
+            return [layout.shards.place(array, leaf.dtype) for leaf, array in pairs]
+        return [as_jax(array, leaf.dtype) for leaf, array in pairs]
 
 
 def _listings(value: Any) -> Iterator[Any]:
@@ -266,7 +283,8 @@ def _listings(value: Any) -> Iterator[Any]:
 
 
 def _is_array_like(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Public))
+    kinds = np.ndarray, jax.Array, jax.ShapeDtypeStruct, PaddedRecords, Public
+    return isinstance(value, kinds)
 
 
 def _is_numeric(value: Any) -> bool:

@@ -127,6 +127,7 @@ class AdaptationPlan:
         def at(noise_multiplier: float) -> PrivateSum:
             return PrivateSum.create(
                 num_records=self.model.num_records,
+                shards=self.model.shards,
                 dim=dim,
                 clip_norm=clip_norm,
                 noise_multiplier=noise_multiplier,

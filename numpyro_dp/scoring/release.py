@@ -165,7 +165,7 @@ class LikelihoodRelease:
                 f"{expected.remedy}. allow_unresolved=True releases anyway. Nothing was charged"
             )
         plan, model = bound.plan, bound.statistic.private_model
-        records = bound.statistic.numbered(model.records(args, kwargs))
+        records = bound.statistic.numbered(model.records(args, kwargs, padded=True))
         steps = plan.num_steps
         paid = {"steps": steps, "total_variation": plan.total_variation, "label": label}
         noise_key = run.charge(plan.cost(steps, steps), key, **paid)
@@ -246,6 +246,7 @@ def bound_release(
         delta=privacy.delta,
         relation=relation,
         num_records=model.num_records,
+        shards=model.shards,
         sampling_rate=1.0,
         microbatch_size=None,
     )

@@ -133,7 +133,7 @@ class RecordStatistic:
         """The record leaves that the statistic asks for."""
         if not self.draws:
             return list(records)
-        return [*records, jnp.arange(self.private_model.num_records, dtype=jnp.int32)]
+        return [*records, self.private_model.row_numbers()]
 
     def sizes(self, at: RoundPosition, key: Any, record: list[Array]) -> Float[Array, " bins"]:
         """One in the bin of how far the model's outcomes move its score; without a clip.

@@ -12,6 +12,7 @@ from jax import random
 from jaxtyping import Array, ArrayLike, Float
 
 from numpyro_dp import _validate
+from numpyro_dp._shards import Shards, shards_of
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
@@ -127,10 +128,11 @@ class PrivateCentre:
         with self._account.opened("PrivateCentre.run", rng_key, x) as run:
             key = random.fold_in(as_typed_keys(rng_key, 1), 0)
             arguments.require_numbers("x", x, "(records, columns)")
-            columns, mechanism = self.planned(x.shape)
+            shards = shards_of([x])
+            columns, mechanism = self.planned(x.shape, shards)
             mean = _compiled(
                 *(mechanism, columns, run.charge_once(mechanism, key)),
-                arguments.single_precision(x),
+                arguments.single_precision(x, shards),
             )
         shift = jnp.zeros(x.shape[1], mean.dtype).at[np.array(columns)].set(mean)
         facts = sum_facts(
@@ -147,10 +149,13 @@ class PrivateCentre:
         report = self._account.report(facts, delta=self.delta)
         return CentredInputs(shift, self._intercept(x.shape[1]), report)
 
-    def planned(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], PrivateSum]:
+    def planned(
+        self, shape: tuple[int, ...], shards: Shards | None = None
+    ) -> tuple[tuple[int, ...], PrivateSum]:
         """The columns that are centred and the release, fixed by the shape of the inputs alone."""
         columns = self._columns(shape)
-        release = {"num_records": shape[0], "dim": len(columns), "clip_norm": float(self.row_norm)}
+        release: dict[str, Any] = {"num_records": shape[0], "dim": len(columns), "shards": shards}
+        release["clip_norm"] = float(self.row_norm)
         return columns, self._account.sum_once(self.privacy, self.noise_multiplier, **release)
 
     def _columns(self, shape: tuple[int, ...]) -> tuple[int, ...]:

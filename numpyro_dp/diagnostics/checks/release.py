@@ -113,7 +113,7 @@ def answered(
         # No name for the key of the noise: it would outlive an exception, in its traceback.
         total = _summed(
             *(mechanism, judged, shown, run.charge_once(mechanism, key), made_up, draws),
-            split.records(args, dict(kwargs)),
+            [*split.records(args, dict(kwargs), padded=True), split.row_numbers()],
         )
     size = split.num_records
     facts = sum_facts(
@@ -174,6 +174,7 @@ def _planned(
     size, delta = question.model.num_records, account.delta(payment.privacy)
     shape = {
         "num_records": size,
+        "shards": question.model.shards,
         "dim": question.dim,
         "clip_norm": question.bound,
         "microbatch_size": min(size, max(_AT_ONCE // num_draws, 1)),
@@ -205,14 +206,13 @@ def _summed(
     draws: Draws,
     records: list[Array],
 ) -> Float[Array, " dim"]:
-    """The noisy sum over records of ``shown`` times their vectors."""
+    """The noisy sum over records, numbered, of ``shown`` times their vectors."""
 
     def vector(leaves: list[Array]) -> Float[Array, " dim"]:
         *record, row = leaves
         return shown * judged(record, draws, random.fold_in(made_up, row[0]))
 
-    rows = jnp.arange(mechanism.num_records, dtype=jnp.int32)
-    return mechanism.release(key, vector, [*records, rows])
+    return mechanism.release(key, vector, records)
 
 
 def posterior_draws(model: PrivateModel, samples: Any) -> Draws:

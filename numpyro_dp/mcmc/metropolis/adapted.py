@@ -171,6 +171,7 @@ def adapted_settings(
             dim=dim,
             num_records=adaptation.model.num_records,
             one_by_one=False,
+            shards=adaptation.model.shards,
         )
 
     def event(step: float, bound: float) -> DpEvent:

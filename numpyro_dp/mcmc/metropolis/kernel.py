@@ -345,6 +345,7 @@ class DPFastMH(AdaptingKernel):
             dim=dimension(model),
             num_records=model.num_records,
             one_by_one=private_size,
+            shards=model.shards,
         )
 
     def _directional(self, model: PrivateModel) -> bool:

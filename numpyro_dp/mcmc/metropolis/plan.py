@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from numpyro_dp._shards import Shards
 from numpyro_dp.accounting import Budget, Relation, calibrate, events, privacy_curve, rounded_up
 from numpyro_dp.accounting.advice import steps_that_fit
 from numpyro_dp.mcmc.kernel import Terms
@@ -69,6 +70,7 @@ class MetropolisSettings:
     :param dim: dimensions of a position.
     :param num_records: records in the data.
     :param one_by_one: whether records are computed one at a time.
+    :param shards: devices among which the records are divided; ``None`` for one.
     """
 
     acceptance: str
@@ -86,6 +88,13 @@ class MetropolisSettings:
     dim: int
     num_records: int
     one_by_one: bool
+    shards: Shards | None = None
+
+    @property
+    def full_batch(self) -> dict[str, Any]:
+        """How all records are looked at."""
+        padded = None if self.shards is None else self.num_records
+        return {"one_by_one": self.one_by_one, "num_records": padded, "shards": self.shards}
 
     @property
     def private(self) -> bool:
@@ -269,7 +278,7 @@ def _plan(
         test: AcceptanceTest = (Barker if settings.acceptance == "barker" else Metropolis)(
             _NON_PRIVATE_GRID, 1
         )
-        whole = UnclippedBatch(_NON_PRIVATE_GRID)
+        whole = UnclippedBatch(_NON_PRIVATE_GRID, settings.full_batch["num_records"])
         charge = FixedCharge(1, events.NonPrivateDpEvent(), 0.0)
         return MetropolisPlan(test, whole, charge, settings.power, settings)
     if settings.record_bound is not None:
@@ -277,7 +286,7 @@ def _plan(
     if settings.batch_size is not None:
         return _batched(settings, overflow)
     test, limit = _full_test(settings)
-    log_ratio = FullBatch(test.grid, test.largest, settings.one_by_one)
+    log_ratio = FullBatch(test.grid, test.largest, **settings.full_batch)
     picking = PICK_TV if settings.num_candidates > 1 else 0.0
     charge = FixedCharge(limit, _step_event(settings), test.tv + picking)
     return MetropolisPlan(
@@ -309,7 +318,8 @@ def _batched(settings: MetropolisSettings, overflow: float) -> MetropolisPlan:
     heaviest = weight_bound(min(share, _LARGEST_SHARE))
     test = acceptance_test(settings.acceptance, heaviest, settings.noise_scale, _WEIGHT_RESOLUTION)
     log_ratio = PoissonBatch.create(
-        settings.num_records, settings.mean_batch, overflow, test.grid, test.largest
+        *(settings.num_records, settings.mean_batch, overflow),
+        *(test.grid, test.largest, settings.shards),
     )
     # A batch that is too small is refused by the bound itself, which is what the charge looks at.
     log_ratio.limit(settings.bound)
@@ -338,14 +348,15 @@ def _filtered(
     if settings.batch_size is not None:
         test: AcceptanceTest = Barker.create(weight_bound(_LARGEST_SHARE), _WEIGHT_RESOLUTION)
         batch = PoissonBatch.create(
-            settings.num_records, settings.batch_size, overflow, test.grid, test.largest
+            *(settings.num_records, settings.batch_size, overflow),
+            *(test.grid, test.largest, settings.shards),
         )
         log_ratio, largest, nats = batch, batch.largest, batch.unit * _BATCH_MARGIN
         whole = round(largest / _LARGEST_SHARE)
         cost = BatchCost(nats / widest * COST_RANGE * (1 + 1e-6), whole)
     else:
         test = _filtered_test(settings, widest)
-        log_ratio, largest = FullBatch(test.grid, test.largest, settings.one_by_one), test.largest
+        log_ratio, largest = FullBatch(test.grid, test.largest, **settings.full_batch), test.largest
         nats = test.grid.unit * math.exp(test.grid.cell)
         extra = PICK_MARGIN / widest * COST_RANGE if settings.num_candidates > 1 else 0.0
         cost = BitCost(math.sqrt(test.rho(1) / rho_unit) * (1 + 1e-6), extra)

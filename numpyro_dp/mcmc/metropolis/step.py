@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +83,8 @@ class BoundMetropolis(BoundKernel):
     walk: RandomWalk
     plan: MetropolisPlan
     public_moves: tuple[Move, ...]
+
+    masks_padding: ClassVar[bool] = True
 
     @property
     def derived(self) -> tuple[str, ...]:

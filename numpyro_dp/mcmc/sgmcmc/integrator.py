@@ -186,6 +186,8 @@ class BoundSumKernel(BoundKernel):
     metric: tuple[float, ...] | None = None
     spread: float | tuple[float, ...] = 1.0
 
+    # A private sum does so.
+    masks_padding: ClassVar[bool] = True
     # Whether clipped vectors have mean zero under the model, whatever the clip norm.
     centred: ClassVar[bool] = False
     summands: ClassVar[str] = "clipped per-record gradients"

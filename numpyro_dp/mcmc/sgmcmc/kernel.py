@@ -194,6 +194,7 @@ class GradientKernel(AdaptingKernel):
         scale, spread = self._weights(weights, blocks, float(joint), dim)
         mechanism = planned_sum(
             num_records=model.num_records,
+            shards=model.shards,
             max_records=self.max_records if private_size else None,
             dim=self._entries(dim),
             sampling_rate=rate,

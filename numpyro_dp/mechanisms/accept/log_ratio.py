@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int32, Key
 
+from numpyro_dp._shards import Shards, rows_held
 from numpyro_dp.mechanisms.accept.fixed_point import Fixed, FixedPointGrid
 from numpyro_dp.mechanisms.blocks import block
 
@@ -45,15 +46,19 @@ def as_integers(terms: Float[Array, "..."], unit: float, largest: Limit) -> Int3
     return jnp.clip(safe.astype(jnp.int32), -limit, limit)
 
 
-def rows_in_block(num_records: int, largest: int, low_bits: int) -> tuple[int, int]:
+def rows_in_block(
+    num_records: int, largest: int, low_bits: int, devices: int = 1
+) -> tuple[int, int]:
     """Number of blocks and rows of each, so that no 32-bit sum can wrap.
 
+    :param num_records: rows of each device.
     :raises ValueError: when there are too many records for the grid.
     """
     rows = min(_MOST_ROWS, (_INT32 - 1) // max(largest, 1))
     # Two at least: a loop of one turn is unrolled, and the sum of a block must be formed once.
     blocks = max(2, -(-num_records // max(rows, 1)))
-    if rows < 1 or blocks << low_bits >= _INT32 or blocks >= 1 << 19:
+    all_blocks = blocks * devices
+    if rows < 1 or all_blocks << low_bits >= _INT32 or all_blocks >= 1 << 19:
         raise ValueError(
             f"{num_records} records are too many for an exact sum of their log ratios: use "
             "mini-batches (batch_size=)"
@@ -90,6 +95,8 @@ class FullBatch(LogRatio):
     :param largest: static bound on every step's limit.
     :param one_by_one: compute records one at a time, so that a record's floats do not depend on its
         place; needed where the number of records is private.
+    :param num_records: rows that are records, where others fill up the last device's part.
+    :param shards: devices among which the records are divided; ``None`` for one.
 
     **Privacy.** A record that becomes null changes the sum by at most the step's limit, one that
     changes value by at most twice that, exactly.
@@ -100,6 +107,8 @@ class FullBatch(LogRatio):
     grid: FixedPointGrid
     largest: int
     one_by_one: bool = False
+    num_records: int | None = None
+    shards: Shards | None = None
 
     def total(
         self, key: Key[Array, ""], term: RecordTerm, records: Sequence[Array], limit: Limit
@@ -112,6 +121,13 @@ class FullBatch(LogRatio):
         :param value: from one row of each leaf (leading axis 1) to arrays.
         :param rows: leaves with one row for each record.
         """
+        if self.shards is None:
+            return self._values(value, rows)
+        parts = self.shards.parts(lambda leaves, _: self._values(value, leaves), rows)
+        return jax.tree.map(_side_by_side, parts)
+
+    def _values(self, value: Callable[[Any], Any], rows: Any) -> Any:
+        """The same of rows that lie on one device."""
         leaves = jax.tree.leaves(rows)
         if self.one_by_one:
             found = lax.map(value, jax.tree.map(lambda leaf: leaf[:, None], rows))
@@ -160,7 +176,7 @@ class FullBatch(LogRatio):
 
         def integers(rows: list[Array]) -> Int32[Array, "candidates rows"]:
             # Every candidate needs the best one: without a barrier, each computes all of them.
-            terms = lax.optimization_barrier(self.values(term, [leaf[:, 0] for leaf in rows]))
+            terms = lax.optimization_barrier(self._values(term, [leaf[:, 0] for leaf in rows]))
             usable = jnp.all(jnp.isfinite(terms), axis=0)
             terms = jnp.where(usable, terms, 0)
             highest = jnp.max(terms, axis=0)
@@ -176,12 +192,13 @@ class UnclippedBatch(LogRatio):
     tv: ClassVar[float] = 0.0
 
     grid: FixedPointGrid
+    num_records: int | None = None
 
     def total(
         self, key: Key[Array, ""], term: RecordTerm, records: Sequence[Array], limit: Limit
     ) -> Fixed:
         terms = jax.vmap(term)([leaf[:, None] for leaf in records])
-        return self.grid.public(jnp.sum(terms))
+        return self.grid.public(jnp.sum(terms[: self.num_records]))
 
 
 def _vectorized(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -222,13 +239,31 @@ def _block_sums(
     records: Sequence[Array],
 ) -> Int32[Array, "blocks ..."]:
     """Sums of blocks of integers, of which none can wrap."""
-    leaves = list(records)
-    num_records = leaves[0].shape[0]
-    blocks, size = rows_in_block(num_records, batch.largest, batch.grid.low_bits)
+    shards, num_records = batch.shards, batch.num_records or records[0].shape[0]
+    devices = 1 if shards is None else len(shards)
+    held_at_most = -(-num_records // devices)
+    blocks, size = rows_in_block(held_at_most, batch.largest, batch.grid.low_bits, devices)
 
-    def one_block(_: None, number: Int32[Array, ""]) -> tuple[None, Int32[Array, "..."]]:
-        rows, _numbers, mask = block(leaves, None, number, size, num_records)
-        # One use of the integers: split into limbs here, each limb might be rounded on its own.
-        return None, jnp.sum(jnp.where(mask, integers(rows), 0), axis=-1)
+    def sums(leaves: list[Array], held: int | Int32[Array, ""]) -> Int32[Array, "blocks ..."]:
+        def one_block(_: None, number: Int32[Array, ""]) -> tuple[None, Int32[Array, "..."]]:
+            rows, numbers, mask = block(leaves, None, number, size, held_at_most)
+            # One use of the integers: split into limbs here, each limb might be rounded on its own.
+            seen = mask & (numbers < held)
+            return None, jnp.sum(jnp.where(seen, integers(rows), 0), axis=-1)
 
-    return lax.scan(one_block, None, jnp.arange(blocks, dtype=jnp.int32))[1]
+        return lax.scan(one_block, None, jnp.arange(blocks, dtype=jnp.int32))[1]
+
+    if shards is None:
+        return sums(list(records), held_at_most)
+
+    def part(leaves: list[Array], number: Int32[Array, ""]) -> Int32[Array, "blocks ..."]:
+        return sums(leaves, rows_held(shards, number, num_records)[1])
+
+    parts = shards.parts(part, list(records))
+    return parts.reshape(-1, *parts.shape[2:])
+
+
+def _side_by_side(parts: Float[Array, "devices ... rows"]) -> Float[Array, "... records"]:
+    """What each device has of its rows as one array, records last."""
+    last = jnp.moveaxis(parts, 0, -2)
+    return last.reshape(*last.shape[:-2], -1)

@@ -19,11 +19,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32, Key, UInt32
 from scipy.stats import poisson
 
+from numpyro_dp._shards import Shards, rows_held
 from numpyro_dp.mechanisms import alias
 from numpyro_dp.mechanisms.accept.fixed_point import Fixed, FixedPointGrid
 from numpyro_dp.mechanisms.accept.log_ratio import Limit, LogRatio, RecordTerm, as_integers
+from numpyro_dp.mechanisms.accept.once import once
 from numpyro_dp.mechanisms.blocks import block
-from numpyro_dp.mechanisms.once import once
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import nearest_weights
 from numpyro_dp.mechanisms.uint64 import Word64, scaled
@@ -78,6 +79,7 @@ class PoissonBatch(LogRatio):
     :param overflow: bound on the chance that a batch does not fit.
     :param grid: units of the estimated log ratio.
     :param most: largest weight of a kept draw, in units of ``grid``.
+    :param shards: devices among which the records are divided; ``None`` for one.
 
     **Privacy.** With records' terms within b, the kept count of a record with term u is Poisson(λ/N
     + (b − u)/2), independent of all others. Draws, their number and the kept set never leave; the
@@ -94,10 +96,17 @@ class PoissonBatch(LogRatio):
     overflow: float
     grid: FixedPointGrid
     most: int
+    shards: Shards | None = None
 
     @classmethod
     def create(
-        cls, num_records: int, mean: float, overflow: float, grid: FixedPointGrid, most: int
+        cls,
+        num_records: int,
+        mean: float,
+        overflow: float,
+        grid: FixedPointGrid,
+        most: int,
+        shards: Shards | None = None,
     ) -> PoissonBatch:
         """A sampler whose room overflows with chance at most ``overflow`` a draw."""
         if num_records > _MOST_RECORDS or mean > _MOST_MEAN:
@@ -108,7 +117,7 @@ class PoissonBatch(LogRatio):
         room = int(poisson.isf(overflow, mean))
         while poisson.sf(room, mean) * (1 + 1e-6) > overflow:
             room += 1
-        return cls(num_records, mean, max(room, 1), overflow, grid, most)
+        return cls(num_records, mean, max(room, 1), overflow, grid, most, shards)
 
     @property
     def unit(self) -> float:
@@ -159,9 +168,22 @@ class PoissonBatch(LogRatio):
         # Found anew at every place that is read, they would keep the reads from running ahead.
         rows = once(_rows(self.num_records, first[: self.room], second[: self.room]), first[0])
         mask = jnp.arange(self.room, dtype=jnp.int32) < drawn
-        leaves, _, mask = block(list(records), (rows, mask), 0, self.room, self.num_records)
-        integers = as_integers(jax.vmap(term)(leaves), self.unit, limit)
-        return self.grid.total(self._kept(integers, mask, first[self.room : -1], limit))
+
+        def weights(leaves: list[Array], rows: Array, mask: Array) -> Int32[Array, " groups"]:
+            drawn, _, mask = block(leaves, (rows, mask), 0, self.room, self.num_records)
+            integers = as_integers(jax.vmap(term)(drawn), self.unit, limit)
+            return self._kept(integers, mask, first[self.room : -1], limit)
+
+        shards = self.shards
+        if shards is None:
+            return self.grid.total(weights(list(records), rows, mask))
+
+        def part(leaves: list[Array], number: Int32[Array, ""]) -> Int32[Array, " groups"]:
+            start, held = rows_held(shards, number, self.num_records)
+            own = (rows >= start) & (rows - start < held)
+            return weights(leaves, jnp.where(own, rows - start, 0), mask & own)
+
+        return self.grid.total(shards.sum(part, records))
 
     def _kept(
         self,

@@ -19,6 +19,7 @@ from numpyro.infer import autoguide, init_to_uniform
 
 from numpyro_dp import _validate
 from numpyro_dp._arrays import LARGE
+from numpyro_dp._shards import row_numbers
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
 from numpyro_dp.model.data_free import FEW_ROWS, enough_rows
@@ -84,7 +85,8 @@ class Outline(NamedTuple):
         layout, arrays = read_arguments(model, args, kwargs)
         if layout != self.layout:
             raise UnsupportedModelError("the arguments differ from those that were traced")
-        return as_records(layout, arrays)
+        # Read by private sums alone, which mask what is no record.
+        return as_records(layout, arrays, padded=True)
 
 
 def outline(
@@ -299,8 +301,10 @@ class VariationalModel(Frozen):
         layout = given.redacted() if self.private_size else given
         if layout != self.layout or given.arrays[0].shape[0] != self.num_records:
             raise UnsupportedModelError("the arguments differ from those that were traced")
-        rows = [jnp.arange(self.num_records, dtype=jnp.int32)] if self.local_latents else []
-        return [*as_records(layout, arrays), *rows]
+        records = as_records(layout, arrays, padded=True)
+        if not self.local_latents:
+            return records
+        return [*records, row_numbers(self.num_records, layout.shards)]
 
     def _flat(self, params: Params) -> list[Array]:
         return jax.tree.leaves(self.constrain(params))

@@ -365,6 +365,7 @@ class DPSVI(ChargedSVI):
         dim = sum(v.size for k, v in params.items() for v in jax.tree.leaves(v) if k not in held)
         plan = self._settings.plan(
             num_records=target.num_records,
+            shards=target.layout.shards,
             dim=dim,
             curvature_dim=sum(params[name].size for name in held),
             num_steps=num_steps,

@@ -120,6 +120,7 @@ def planned(
             private = gradient.is_private
             return PrivateSum.create(
                 num_records=shape["num_records"],
+                shards=shape.get("shards"),
                 clip_norm=clip_norm if private else math.inf,
                 noise_multiplier=_noise(share * whole, count, rate) if private else 0.0,
                 num_steps=count,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numpyro_dp import _validate
+from numpyro_dp._shards import Shards
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
@@ -115,6 +116,7 @@ class DPSVISettings:
         self,
         *,
         num_records: int,
+        shards: Shards | None,
         dim: int,
         curvature_dim: int,
         num_steps: int,
@@ -141,6 +143,7 @@ class DPSVISettings:
             curvature_share=_CURVATURE_SHARE,
             elbo=self.elbo,
             num_records=num_records,
+            shards=shards,
             dim=dim,
             sampling_rate=arguments.expected_rate(self.batch_size, self.sampling_rate, num_records),
             clip_norm=float(bound),

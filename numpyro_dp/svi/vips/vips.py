@@ -253,6 +253,7 @@ class VIPS:
             delta=self.delta,
             relation=self._account.relation,
             num_records=found.num_records,
+            shards=found.layout.shards,
             sampling_rate=rate,
             microbatch_size=self._microbatch_size,
         )

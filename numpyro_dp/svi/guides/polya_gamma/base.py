@@ -123,7 +123,7 @@ class PolyaGammaSchedule(Schedule):
 
     def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
         """Record arrays of the arguments that the schedule was made for."""
-        return self.regression.glm.private_model.records(args, kwargs)
+        return self.regression.glm.private_model.records(args, kwargs, padded=True)
 
     def params(self, state: KnownWeights) -> dict[str, Array]:
         """Mean and Cholesky factor of the coefficients as the model has them."""
