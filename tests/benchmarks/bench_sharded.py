@@ -1,0 +1,80 @@
+"""A private sum over records on two devices, beside one: CPU, wall clock and temporaries.
+
+Each number of devices has a process of its own, pinned to as many cores; they take turns. Prints
+one JSON line a case:
+
+    python -m tests.benchmarks.bench_sharded [ROWS] [COLUMNS] [ROUNDS]
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+
+def measured(devices, rows, columns, kind):
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    import numpyro_dp as ndp
+    from numpyro_dp._shards import shards_of
+    from numpyro_dp.mechanisms import PrivateSum
+
+    x = ndp.shard(np.random.default_rng(0).normal(size=(rows, columns)).astype(np.float32))
+    mechanism = PrivateSum.create(
+        num_records=rows,
+        dim=columns,
+        sampling_rate=1.0 if kind == "full" else 1024 / rows,
+        clip_norm=1.0,
+        noise_multiplier=2.0,
+        num_steps=1_000,
+        delta=1e-6,
+        shards=shards_of([x]),
+    )
+
+    def gradient(position):
+        # That of a logistic regression: as much work as a record's gradient usually is.
+        return lambda record: record[0][0] * jax.nn.sigmoid(record[0][0] @ position)
+
+    def steps(key, position, x):
+        def step(position, key):
+            return 1e-6 * mechanism.release(key, gradient(position), [x]), None
+
+        return jax.lax.scan(step, position, jax.random.split(key, repeats))[0]
+
+    repeats = 20 if kind == "full" else 2_000
+    position = jnp.zeros(columns)
+    program = jax.jit(steps).lower(jax.random.key(0), position, x).compile()
+    program(jax.random.key(0), position, x).block_until_ready()
+    cpu, wall = time.process_time(), time.perf_counter()
+    program(jax.random.key(1), position, x).block_until_ready()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return {
+        "case": kind,
+        "devices": devices,
+        "rows": rows,
+        "cpu_ms": round(1e3 * cpu / repeats, 3),
+        "wall_ms": round(1e3 * wall / repeats, 3),
+        "temporaries_mb": round(program.memory_analysis().temp_size_in_bytes / 1e6, 3),
+    }
+
+
+def main(rows="1000000", columns="20", rounds="3"):
+    for kind in ("full", "mini"):
+        for _ in range(int(rounds)):
+            for devices in (1, 2):
+                flags = f"--xla_force_host_platform_device_count={devices}"
+                cores = ",".join(map(str, range(devices)))
+                command = ["taskset", "-c", cores, sys.executable, "-m", __spec__.name, "one"]
+                command += [str(devices), rows, columns, kind]
+                subprocess.run(command, env={**os.environ, "XLA_FLAGS": flags}, check=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["one"]:
+        number, size, width, what = sys.argv[2:]
+        print(json.dumps(measured(int(number), int(size), int(width), what)), flush=True)
+    else:
+        main(*sys.argv[1:])
