@@ -5,6 +5,7 @@ table, so a batch costs O(batch) however many records there are.
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -169,8 +170,13 @@ class PoissonSampler:
         part_room = 0
         if parts > 1:
             share = overflow * _PARTS_SHARE / parts
-            places = _least_places(-(-num_records // parts), sampling_rate, share)
-            part_room = max(1, min(places, room))
+            rows = -(-num_records // parts)
+
+            def fits(places: int) -> bool:
+                return binom.sf(places, rows, sampling_rate) * (1 + 1e-6) <= share
+
+            # The inverse does not reach so far into the tail.
+            part_room = bisect_left(range(1, room), True, key=fits) + 1
         return cls(num_records, sampling_rate, room, overflow, parts, part_room)
 
     @property

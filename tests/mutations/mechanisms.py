@@ -4,8 +4,17 @@ import math
 from dataclasses import replace
 
 import jax.numpy as jnp
+from jax import random as jax_random
 
-from numpyro_dp.mechanisms import clip, lattice, noise_schedule, private_sum, random, subsample
+from numpyro_dp.mechanisms import (
+    clip,
+    lattice,
+    noise_schedule,
+    private_sum,
+    random,
+    sharded,
+    subsample,
+)
 from numpyro_dp.mechanisms.accept import log_ratio, minibatch, rules, tables
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 from numpyro_dp.mechanisms.sparse_sum import SparsePrivateSum
@@ -17,6 +26,7 @@ SUMS = "mechanisms/test_private_sum.py"
 BATCHES = "mechanisms/test_subsample.py"
 TABLES = "mechanisms/test_lattice.py"
 WORDS = "mechanisms/test_random.py"
+DEVICES = "mechanisms/test_sharded.py"
 BITS = "mechanisms/accept/test_accept.py"
 RATIOS = "mechanisms/accept/test_accept_sum.py"
 
@@ -325,6 +335,70 @@ def overflow_uncharged(patch):
 )
 def room_for_the_mean(patch):
     patch.setattr(subsample, "_least_places", lambda trials, rate, _: math.ceil(trials * rate))
+
+
+# --- devices
+
+
+@mutation(
+    "Rows that only fill up the last device's part are records.",
+    f"{DEVICES}::test_a_sum_over_devices_is_that_of_one",
+    "Arrays are not equal",
+)
+def filled_up_rows_counted(patch):
+    honest = sharded.rows_held
+
+    def all_held(shards, number, num_records):
+        first, _ = honest(shards, number, num_records)
+        return first, jnp.int32(shards.rows(num_records))
+
+    patch.setattr(sharded, "rows_held", all_held)
+
+
+@mutation(
+    "A device takes rows of a batch that the next one takes too.",
+    f"{DEVICES}::test_shares_of_a_draw_are_the_draw",
+    "assert .* ==",
+)
+def rows_of_two_devices(patch):
+    honest = PoissonSampler.part
+    patch.setattr(
+        PoissonSampler,
+        "part",
+        lambda s, rows, own, first, held: honest(s, rows, own, first, held + 1),
+    )
+
+
+@mutation(
+    "Devices that draw their own shares of a batch do so with one key.",
+    f"{DEVICES}::test_large_batches_are_drawn_by_each_device",
+    "corrcoef",
+)
+def one_key_for_all_devices(patch):
+    patch.setattr(sharded, "random", Instead(jax_random, fold_in=lambda key, _: key))
+
+
+@mutation(
+    "Of the draws of several devices, the imprecision of one is charged.",
+    f"{DEVICES}::test_large_batches_are_drawn_by_each_device",
+    "tv_per_step",
+)
+def draws_of_devices_uncharged(patch):
+    honest = PrivateSum.tv_per_step.fget
+
+    def one(self):
+        return honest(self) - 3 * self.sampler.tv if self._draws > 1 else honest(self)
+
+    patch.setattr(PrivateSum, "tv_per_step", property(one))
+
+
+@mutation(
+    "A Metropolis step counts rows that fill up the last device's part.",
+    f"{DEVICES}::test_log_ratios_of_all_records",
+    "Arrays are not equal",
+)
+def filled_up_rows_have_a_say(patch):
+    patch.setattr(log_ratio, "rows_held", lambda shards, _, rows: (0, jnp.int32(shards.rows(rows))))
 
 
 # --- keys and words
