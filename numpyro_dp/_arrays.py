@@ -53,6 +53,14 @@ def _aliased(array: np.ndarray) -> jax.Array:
     return own
 
 
+def host_device() -> jax.Device | None:
+    """A CPU, for small problems in float64; ``None``, the default device, where JAX has none."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
+
+
 def mapped_path(array: Any) -> str | None:
     """The file that an array lies in, if it does: a :class:`numpy.memmap` or a view of one."""
     while isinstance(array, np.ndarray):

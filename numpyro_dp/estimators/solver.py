@@ -31,6 +31,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from numpyro_dp._arrays import host_device
 from numpyro_dp.estimators.problem import Problem
 from numpyro_dp.families.losses import Loss, Row
 
@@ -147,7 +148,7 @@ def minimise(
     **Privacy.** The point is secret until noise is added to it. Nothing else leaves this function,
     and nothing here stops or fails on account of a value.
     """
-    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with jax.enable_x64(True), jax.default_device(host_device()):
         solve = partial(
             _descend,
             problem.loss,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
+import jax
 import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array, Bool, Float, Float32, Int32, Key, UInt32
@@ -36,8 +37,9 @@ Words = tuple[UInt32[Array, " _"], UInt32[Array, " _"]]
 
 # In a ledger of a large ε each such distance weighs e^ε times as much: a little room is cheaper.
 _OVERFLOW = 1e-15
-# Gradients of one block stay in a core's cache (192 KiB of float32).
-_BLOCK_ELEMENTS = 3 << 14
+# Gradients of one block stay in a core's cache (192 KiB of float32); an accelerator has many cores,
+# which a block should keep busy (64 MiB).
+_BLOCK_ELEMENTS, _ACCELERATOR_ELEMENTS = 3 << 14, 1 << 24
 _LEAST_BLOCK_ROWS = 16
 # Without privacy all vectors are added at once, as long as they are no more than this (128 MiB).
 _FLOAT_ELEMENTS = 1 << 25
@@ -367,7 +369,7 @@ class PrivateSum:
         return part(0, batch), part(batch, dither), part(batch + dither, noise)
 
     def _blocks(self) -> tuple[int, int]:
-        """Number of blocks and rows of each: within cache, memory, and float32's exact sums."""
+        """Number of blocks and rows of each: for the platform, memory, and float32's exact sums."""
         most = self.microbatch_size or self.room
         if self.max_records is not None:
             # A record's floats must not depend on its place, which moves when one is absent.
@@ -377,7 +379,9 @@ class PrivateSum:
             most = min(most, max(_FLOAT_ELEMENTS // entries, 1))
         else:
             # A block should do more work than adding its (dense) sum to the others'.
-            in_cache = max(_BLOCK_ELEMENTS // entries, 2 * self.dim // entries, _LEAST_BLOCK_ROWS)
-            most = min(most, in_cache, self.lattice.exact_rows)
+            on_cpu = jax.default_backend() == "cpu"
+            elements = _BLOCK_ELEMENTS if on_cpu else _ACCELERATOR_ELEMENTS
+            at_once = max(elements // entries, 2 * self.dim // entries, _LEAST_BLOCK_ROWS)
+            most = min(most, at_once, self.lattice.exact_rows)
         blocks = -(-self.room // most)
         return blocks, -(-self.room // blocks)

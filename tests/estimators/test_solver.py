@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from numpyro_dp._arrays import host_device
 from numpyro_dp.estimators import OutputPerturbation
 from numpyro_dp.estimators.perturbation import _rows
 from numpyro_dp.estimators.solver import (
@@ -145,3 +146,13 @@ def test_the_count_does_not_depend_on_values():
         *_, plan, _ = planned(OutputPerturbation, "logistic", *data(kind), noise_multiplier=1.0)
         counts.add(plan.iterations)
     assert len(counts) == 1
+
+
+def test_a_process_without_a_cpu_solves_where_it_can(monkeypatch):
+    def none(backend):
+        raise RuntimeError(f"Unknown backend {backend}")
+
+    monkeypatch.setattr(jax, "local_devices", none)
+    assert host_device() is None
+    with jax.default_device(host_device()):
+        assert float(jnp.ones(()) + 1) == 2

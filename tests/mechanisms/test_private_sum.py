@@ -115,6 +115,23 @@ def test_compiled_release_rounds_once(form, chains):
     assert roundings(release, key, w, records) == 1
 
 
+@pytest.mark.parametrize("rate", [1.0, 0.2])
+def test_an_accelerator_has_larger_blocks_and_the_same_sums(rate, monkeypatch):
+    """As far as a CPU tells: the program, not the device."""
+    total = private(num_records=20_001, dim=100, sampling_rate=rate)
+    records = [random.normal(random.key(1), (20_001, 100)) / 10]
+
+    def released():
+        return jax.jit(lambda: total.release(random.key(0), row, records))()
+
+    blocks, found = total._blocks()[0], released()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert 1 <= total._blocks()[0] < blocks
+    # Float sums of a larger block need not be exact.
+    assert total._blocks()[1] <= total.lattice.exact_rows
+    np.testing.assert_array_equal(released(), found)
+
+
 def test_the_naive_form_rounds_twice():
     # Were this to become 1, the count above would no longer tell a sound form from an unsound one.
     def naive(x, w):

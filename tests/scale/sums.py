@@ -52,6 +52,8 @@ def check_equal(size, devices, rate, chains):
     shape = "s32[5]" if chains == 1 else f"s32[{chains},5]"
     assert collectives(texts[1].as_text()) == {f"all-reduce {shape}"}
     assert collectives(texts[0].as_text()) == set()
+    roundings = [len(re.findall(r" (?:round-nearest-even|floor)\(", t.as_text())) for t in texts]
+    assert roundings == [1, 1]
     used = [text.memory_analysis().temp_size_in_bytes for text in texts]
     # Finding a device's own rows in a draw takes some, whatever the records.
     assert used[1] <= 1.1 * used[0] + (16 << 10), used

@@ -19,6 +19,7 @@ import numpy as np
 from jax import random
 from jaxtyping import Array, Float
 
+from numpyro_dp._arrays import host_device
 from numpyro_dp.accounting import Relation
 from numpyro_dp.diagnostics.audit.neighbours import require_one_model, take_apart
 from numpyro_dp.diagnostics.audit.releases import Attacked
@@ -146,7 +147,7 @@ def _log_density(
 ) -> Float[np.ndarray, " runs"]:
     """Of the released points, up to a constant: that of the tilt, and how it is stretched."""
     stated = side.plan.problem
-    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with jax.enable_x64(True), jax.default_device(host_device()):
         rows = Design(*map(jnp.asarray, side.rows))
         given = rows, jnp.asarray(stated.precision), jnp.asarray(stated.start)
         tilts, stretched = _explained(stated.loss, *given, jnp.asarray(points))
