@@ -116,6 +116,9 @@ class PaddedRecords:
     def __len__(self) -> int:
         return self.num_records
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.padded, dtype)[: self.num_records]
+
     def __repr__(self) -> str:
         return f"PaddedRecords({self.padded.dtype}{list(self.shape)})"
 
@@ -169,7 +172,7 @@ def shard(*arrays: Any, devices: Sequence[jax.Device] | None = None) -> Any:
 
 def _shard(shards: Shards, array: Any) -> Any:
     if isinstance(array, PaddedRecords):
-        array = np.asarray(array.padded)[: array.num_records]
+        array = np.asarray(array)
     placed = shards.place(array, jax.dtypes.canonicalize_dtype(array.dtype))
     return placed if len(placed) == len(array) else PaddedRecords(placed, len(array))
 
@@ -208,17 +211,6 @@ def _shards(array: Any) -> Shards | None:
     if any(len(each) > 1 for each in parts.values()):
         raise ValueError(f"several devices hold the same rows of the records: {_REMEDY}")
     return Shards(tuple(parts[first][0] for first in sorted(parts)))
-
-
-def refuse_shards(arrays: Sequence[Any], called: str, instead: str) -> None:
-    """Refuse records on several devices where nothing divides the work.
-
-    :param called: what cannot use them.
-    :param instead: what to do.
-    :raises ValueError: they are divided.
-    """
-    if shards_of(arrays) is not None:
-        raise ValueError(f"{called} takes no records that are divided among devices: {instead}")
 
 
 def row_numbers(num_records: int, shards: Shards | None) -> jax.Array:

@@ -407,5 +407,7 @@ def x64() -> bool:
 def _difference(expected: Layout, got: Layout) -> str:
     if expected.tree != got.tree:
         return "another number or nesting of arguments"
+    if expected.shards != got.shards:
+        return "the devices among which the records are divided"
     names = [b.name for a, b in zip(expected.leaves, got.leaves, strict=True) if a != b]
     return f"argument(s) {quoted(names)}: shape, dtype or public value"

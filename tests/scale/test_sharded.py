@@ -96,6 +96,7 @@ REFUSALS = """
 import jax, numpy as np, numpyro, numpyro.distributions as dist, pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import numpyro_dp as ndp
+from numpyro_dp.model.private_model import PrivateModel
 
 def model(x):
     mu = numpyro.sample("mu", dist.Normal(0, 10))
@@ -133,6 +134,18 @@ with pytest.raises(ValueError, match="several ways"):
     run(two, put(x, rows, "a"), put(x[:, 0], backwards, "a"))
 with pytest.raises(ValueError, match="chain_method='vectorized'"):
     run(model, put(x, rows, "a"), chain_method="parallel")
+with pytest.raises(ValueError, match="use numpyro_dp.MCMC"):
+    ledger = ndp.Accountant()
+    kernel = ndp.DPSGLD(model, step_size=1e-3, clip_norm=1.0, noise_multiplier=5.0,
+                        accountant=ledger, num_steps=2)
+    numpyro.infer.MCMC(kernel, num_warmup=0, num_samples=2, progress_bar=False).run(
+        jax.random.key(0), put(x, rows, "a"))
+assert not ledger.entries
+with pytest.raises(ndp.UnsupportedModelError, match="devices among which"):
+    PrivateModel(model, (x,)).records((put(x, rows, "a"),))
+with pytest.raises(ndp.UnsupportedModelError, match="multiple of that"):
+    PrivateModel(model, (ndp.shard(x[:7]),)).records((ndp.shard(x[:7]),))
+np.testing.assert_array_equal(np.asarray(ndp.shard(x[:7])), x[:7])
 with pytest.raises(ndp.UnsupportedModelError, match="number of records is private"):
     run(model, put(x, rows, "a"), accountant=ndp.Accountant(relation="add_remove"),
         sampling_rate=0.5, max_records=10)
