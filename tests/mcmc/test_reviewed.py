@@ -172,7 +172,7 @@ def test_a_refused_charge_counts_no_steps(data):
 @pytest.mark.parametrize("large", [0, 1 << 60], ids=["large pages", "as JAX takes them"])
 def test_a_number_past_single_precision_is_not_spoken_of(monkeypatch, large):
     """NumPy's warning would tell of a record before any charge, and stop a run that is strict."""
-    monkeypatch.setattr("numpyro_dp._arrays._LARGE", large)
+    monkeypatch.setattr("numpyro_dp._arrays.LARGE", large)
     x = np.array([[0.0, 1.0], [1e300, -1e300], [np.nan, 2.0]])
     (rows,) = as_records(*read_arguments(normal_mean, (x,), {}))
     np.testing.assert_array_equal(rows, [[0, 1], [np.inf, -np.inf], [np.nan, 2]])

@@ -463,7 +463,7 @@ def test_a_start_that_tells_the_number_of_records_is_refused():
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_records_in_large_pages_are_a_copy_of_the_callers(monkeypatch, order):
     """Buffers of many records are the wall's own: later edits of the caller's have no effect."""
-    monkeypatch.setattr("numpyro_dp._arrays._LARGE", 0)
+    monkeypatch.setattr("numpyro_dp._arrays.LARGE", 0)
     x = np.asarray(np.random.default_rng(0).normal(size=(60, 3)), order=order)
     y = np.arange(60) % 2
     wall = PrivateModel(logistic, (x, y))
