@@ -235,5 +235,7 @@ def prepare(
         first = FirstSample(one, type(own).__name__, num_chains)
     start = starting_positions(model, kernel.init_strategy, keys, init_params, num_chains)
     check_fields(bound, start, extra_fields)
-    records = model.records(args, kwargs, padded=bound.masks_padding)
+    # The first sample is made of the same rows as the steps behind it.
+    masked = bound.masks_padding and (own is None or one.masks_padding)
+    records = model.records(args, kwargs, padded=masked)
     return Ready(bound, first, start, tuple(bound.leaves(records)))
