@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import random
 from jax.core import Tracer
+from jax.sharding import SingleDeviceSharding
 
 CHANGED = (
     "a file that records were mapped from was changed, replaced or removed while the run was under "
@@ -30,7 +32,7 @@ def as_jax(array: Any, dtype: Any) -> jax.Array:
     Random rows of many records are mostly waited for while their pages are looked up.
     """
     if not isinstance(array, np.ndarray) or jax.default_backend() != "cpu":
-        return jnp.asarray(array, dtype)
+        return jnp.asarray(unplaced(array), dtype)
     if mapped_path(array) is not None:
         if why_copied(array, dtype) is None:
             return _aliased(array)
@@ -43,6 +45,26 @@ def as_jax(array: Any, dtype: Any) -> jax.Array:
     own[...] = array
     # Taken as it is, since it begins where JAX wants it to; nobody else can write to it.
     return jax.device_put(own, may_alias=True)
+
+
+def unplaced(values: Any) -> Any:
+    """Values that lie on several devices, or on a mesh of one, as if they came from none.
+
+    They then go where the records of a run are. Others are left as they are.
+
+    :param values: a pytree, such as what an earlier run with divided records gave.
+    """
+
+    def free(leaf: Any) -> Any:
+        placed = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
+        if not placed or isinstance(leaf.sharding, SingleDeviceSharding):
+            return leaf
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            words = free(random.key_data(leaf))
+            return random.wrap_key_data(words, impl=random.key_impl(leaf))
+        return jnp.asarray(np.asarray(leaf))
+
+    return jax.tree.map(free, values)
 
 
 def _aliased(array: np.ndarray) -> jax.Array:
@@ -134,7 +156,7 @@ def warn_of_copies(inputs: Any) -> None:
     for leaf in jax.tree.leaves(inputs):
         if mapped_path(leaf) is None:
             continue
-        reason = why_copied(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype))
+        reason = why_copied(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype.newbyteorder("=")))
         if reason is not None:
             warnings.warn(
                 f"an array of a mapped file is copied into memory, since {reason}. It would be "

@@ -16,6 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 from jaxtyping import Array, Int32
 
 _AXIS = "records"
+_KINDS = jnp.number, jnp.bool_
 _REMEDY = (
     "give all records one sharding, `jax.device_put(array, jax.NamedSharding(mesh, "
     "jax.P('people')))` on a mesh with one axis for the rows"
@@ -44,7 +45,10 @@ class Shards:
         return -(-num_records // len(self))
 
     def place(self, array: Any, dtype: Any) -> jax.Array:
-        """An array on the devices, filled up; nothing moves where it lies so already."""
+        """An array on the devices, filled up; nothing moves where it lies so already.
+
+        On a CPU the memory of NumPy's arrays may be taken as it is.
+        """
         if isinstance(array, PaddedRecords):
             array = array.padded
         missing = -len(array) % len(self)
@@ -147,7 +151,8 @@ def shard(*arrays: Any, devices: Sequence[jax.Device] | None = None) -> Any:
     :param arrays: arrays of records, each of shape ``(num_records, ...)``.
     :param devices: where to put them; by default all of this process.
     :returns: The same records in the same order, a tuple where several arrays are given.
-    :raises ValueError: the arrays differ in their number of rows, or have none.
+    :raises ValueError: the arrays differ in their number of rows, or have none; one is no NumPy or
+        JAX array of numbers; ``devices`` names none, one twice, or what is no device.
 
     **Privacy.** Records move to the devices and nowhere else; nothing is released or charged.
 
@@ -159,21 +164,52 @@ def shard(*arrays: Any, devices: Sequence[jax.Device] | None = None) -> Any:
         >>> x.shape
         (7, 3)
     """
-    chosen = tuple(device.id for device in (jax.local_devices() if devices is None else devices))
-    sizes = {np.shape(array)[:1] for array in arrays}
+    shards = Shards(_numbers(jax.local_devices() if devices is None else devices))
+    for array in arrays:
+        _require_numbers(array)
+    sizes = {array.shape[:1] for array in arrays}
     if len(sizes) != 1 or sizes <= {(), (0,)}:
         raise ValueError(
             "shard takes arrays of records, one row for each record and the same number in all: "
-            f"got shapes {[np.shape(array) for array in arrays]}"
+            f"got shapes {[array.shape for array in arrays]}"
         )
-    made = tuple(_shard(Shards(chosen), array) for array in arrays)
+    made = tuple(_shard(shards, array) for array in arrays)
     return made if len(made) > 1 else made[0]
+
+
+def _numbers(devices: Any) -> tuple[int, ...]:
+    listed = list(devices) if isinstance(devices, Sequence | np.ndarray) else []
+    alike = all(isinstance(each, jax.Device) for each in listed)
+    numbers = tuple(each.id for each in listed) if alike else ()
+    if not numbers or len(set(numbers)) != len(numbers):
+        raise ValueError(
+            "devices must be a list of different JAX devices, such as jax.devices()[:2], got "
+            f"{devices!r}"
+        )
+    return numbers
+
+
+def _require_numbers(array: Any) -> None:
+    known = isinstance(array, (np.ndarray, jax.Array, PaddedRecords))
+    masked = isinstance(array, np.ma.MaskedArray)  # JAX would drop the mask.
+    if known and not masked and any(jnp.issubdtype(array.dtype, kind) for kind in _KINDS):
+        return
+    given = f" of dtype {array.dtype}" if known else ""
+    raise ValueError(
+        "shard takes NumPy or JAX arrays of numbers (a Boolean mask beside values where some are "
+        f"missing), got a {type(array).__name__}{given}"
+    )
 
 
 def _shard(shards: Shards, array: Any) -> Any:
     if isinstance(array, PaddedRecords):
         array = np.asarray(array)
-    placed = shards.place(array, jax.dtypes.canonicalize_dtype(array.dtype))
+    # Not a word on a number that does not fit: it would be one on somebody's record.
+    with np.errstate(all="ignore"), jax.debug_nans(False), jax.debug_infs(False):
+        dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
+        # A copy, lest a later edit change it; nobody looks whether a file behind it changes.
+        own = np.array(array, dtype) if isinstance(array, np.ndarray) else array
+        placed = shards.place(own, dtype)
     return placed if len(placed) == len(array) else PaddedRecords(placed, len(array))
 
 
@@ -182,13 +218,19 @@ def shards_of(arrays: Sequence[Any]) -> Shards | None:
 
     Of several, those that are on one device, or on none, may be divided like the others.
 
-    :raises ValueError: they are divided in another way than by rows, or in several ways.
+    :raises ValueError: they are divided in another way than by rows, or in several ways; or a mesh
+        is set, within which no other can be used.
     """
     found = {each for each in map(_shards, arrays) if each is not None}
     if len(found) > 1:
         raise ValueError(
             "arrays of records are divided among devices in several ways, so that a row of one is "
             f"elsewhere than the same row of another: {_REMEDY}"
+        )
+    if found and not jax.sharding.get_abstract_mesh().empty:
+        raise ValueError(
+            "records that are divided among devices lie on a mesh of their own: call this outside "
+            "of jax.set_mesh"
         )
     return found.pop() if found else None
 

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
 from numpyro_dp import _validate
+from numpyro_dp._arrays import unplaced
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
@@ -225,7 +226,7 @@ def _bound_as_run(mcmc: MCMC, kernel: DPFastMH, model: PrivateModel) -> BoundMet
 def _proposed(
     bound: BoundMetropolis, mcmc: MCMC, key: Any, positions: dict | None, num_moves: int
 ) -> _Moves:
-    ends, adapted = mcmc.last_state.z, mcmc.last_state.adapt_state
+    ends, adapted = unplaced((mcmc.last_state.z, mcmc.last_state.adapt_state))
     if mcmc.num_chains == 1:
         ends = jax.tree.map(lambda end: end[None], ends)
     elif adapted is not None:

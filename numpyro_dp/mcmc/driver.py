@@ -12,6 +12,7 @@ from jax import random
 from jax.sharding import NamedSharding
 
 from numpyro_dp import _validate
+from numpyro_dp._arrays import unplaced
 from numpyro_dp._moved import mcmc_state
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.execution.account import Account, ChargedRun
@@ -317,7 +318,10 @@ class MCMC(numpyro.infer.MCMC):
             return super()._single_chain_mcmc(init, args, kwargs, collect_fields, remove_sites)
         rng_key, state, z = init
         bound = self.sampler
-        state = bound.init(rng_key, self.num_warmup, z) if state is None else bound.resumed(state)
+        if state is None:
+            state = bound.init(rng_key, self.num_warmup, z)
+        else:
+            state = bound.resumed(unplaced(state))
         if self._spread is not None:
             state = jax.device_put(state, self._spread)
         known = self._collection_params

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import random
 from numpyro.infer import init_to_uniform
 
+from numpyro_dp._arrays import unplaced
 from numpyro_dp.model.private_model import PrivateModel
 
 # Close to the middle of every prior: a private run has few steps to spend on the way to the mode.
@@ -41,7 +42,8 @@ def starting_positions(
             f"init_params has shapes {given}, but the unconstrained latents"
             f"{' (leading axis: chains)' if several else ''} have {expected}"
         )
-    found = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), init_params, drawn)
+    given = unplaced(init_params)
+    found = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), given, drawn)
     if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(found)):
         raise ValueError("init_params holds numbers that are not finite: no step leads from there")
     return found

@@ -347,7 +347,8 @@ def _read_array(name: str, value: Any) -> ArrayLeaf:
             f"argument `{name}` {value.shape} has no rows: a private posterior needs at least one "
             "record, so check how the data were loaded"
         )
-    return ArrayLeaf(name, tuple(value.shape), np.dtype(jax.dtypes.canonicalize_dtype(value.dtype)))
+    native = value.dtype.newbyteorder("=")
+    return ArrayLeaf(name, tuple(value.shape), np.dtype(jax.dtypes.canonicalize_dtype(native)))
 
 
 def _parameter_names(
@@ -383,6 +384,8 @@ def _path_name(path: tuple[Any, ...], names: list[str]) -> str:
 def _frozen_copy(value: Any) -> Any:
     if isinstance(value, Public):
         return value.value
+    if isinstance(value, PaddedRecords):
+        return np.asarray(value)
     if not isinstance(value, np.ndarray):
         return value
     copy = value.copy()

@@ -12,6 +12,7 @@ from jax import random
 from jaxtyping import Array, ArrayLike, Float
 
 from numpyro_dp import _validate
+from numpyro_dp._arrays import unplaced
 from numpyro_dp._shards import Shards, shards_of
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
@@ -134,7 +135,7 @@ class PrivateCentre:
                 *(mechanism, columns, run.charge_once(mechanism, key)),
                 arguments.single_precision(x, shards),
             )
-        shift = jnp.zeros(x.shape[1], mean.dtype).at[np.array(columns)].set(mean)
+        shift = jnp.zeros(x.shape[1], mean.dtype).at[np.array(columns)].set(unplaced(mean))
         facts = sum_facts(
             mechanism,
             "the sum of clipped rows",

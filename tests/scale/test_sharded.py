@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import numpyro_dp as ndp
+from numpyro_dp.model.records import as_records, read_arguments
 from tests.scale.sharded import WHOLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,16 +86,62 @@ def test_one_device_divides_nothing():
 
 
 @pytest.mark.parametrize(
-    "arrays", [(), (np.ones(3), np.ones(4)), (np.float32(1),), (np.ones((0, 2)),)]
+    "arrays", [(), (np.ones(3), np.ones(4)), (np.array(1.0),), (np.ones((0, 2)),)]
 )
 def test_what_is_no_table_of_records_is_refused(arrays):
     with pytest.raises(ValueError, match="one row for each record"):
         ndp.shard(*arrays)
 
 
+@pytest.mark.parametrize(
+    "array",
+    [
+        [1.0, 2.0],
+        np.float32(1),
+        np.array(["a", "b"]),
+        np.array([object()]),
+        np.zeros(2, [("x", "f4")]),
+        np.ma.masked_array(np.ones(3), [True, False, False]),
+        jax.random.split(jax.random.key(0), 3),
+        ndp.public(np.ones(3)),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_refused(array):
+    with pytest.raises(ValueError, match="shard takes NumPy or JAX arrays of numbers"):
+        ndp.shard(array)
+
+
+@pytest.mark.parametrize("devices", [[], [0], jax.devices()[0], jax.devices()[:1] * 2])
+def test_what_are_no_devices_is_refused(devices):
+    with pytest.raises(ValueError, match="list of different JAX devices"):
+        ndp.shard(np.ones(3), devices=devices)
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_said_of_a_number_that_does_not_fit():
+    assert np.isinf(np.asarray(ndp.shard(np.array([1e300, 0.0]))[0])) or jax.config.x64_enabled
+
+
+def test_records_are_as_they_were_when_they_were_divided(tmp_path):
+    """Also those of a mapped file, whose memory JAX would take as it is."""
+    mapped = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (64,))
+    divided = ndp.shard(mapped)
+    mapped[:] = 5
+    assert not np.asarray(divided).any()
+
+
+def test_the_order_of_bytes_is_no_matter():
+    x = np.arange(5)
+    np.testing.assert_array_equal(ndp.shard(x.astype(">i4")), x)
+    layout, arrays = read_arguments(None, (x.astype(">f4"),), {})
+    assert layout.arrays[0].dtype == np.dtype(np.float32)
+    np.testing.assert_array_equal(as_records(layout, arrays)[0], x)
+
+
 REFUSALS = """
 import jax, numpy as np, numpyro, numpyro.distributions as dist, pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import numpyro.infer.autoguide
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 import numpyro_dp as ndp
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -154,6 +201,44 @@ refused = False
 run(model, put(x, grid, ("a", "b")))
 run(two, put(x, rows, "a"), x[:, 0])
 run(model, put(x, rows))
+# All rows on every device, or on a mesh of one, whose types say where they lie.
+explicit = (AxisType.Explicit,)
+run(model, put(x, jax.make_mesh((4,), ("a",), axis_types=explicit)))
+run(model, put(x, jax.make_mesh((1,), ("a",), axis_types=explicit), "a"))
+refused = True
+with jax.set_mesh(rows), pytest.raises(ValueError, match="outside of jax.set_mesh"):
+    run(model, put(x, rows, "a"))
+refused = False
+
+def flat(x):
+    mu = numpyro.sample("mu", dist.Normal(0, 10))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("x", dist.Normal(mu, 1), obs=x)
+
+# The first sample of a chain would take rows that are no records for some.
+first = ndp.OPS(flat, guarantee=ndp.BoundedLikelihood(-8.0, 0.0),
+                sampler=ndp.Grid({"mu": np.linspace(-3, 3, 7)}))
+refused = True
+with pytest.raises(ndp.UnsupportedModelError, match="multiple of that"):
+    run(flat, ndp.shard(x[:7, 0]), init_kernel=first)
+refused = False
+run(flat, ndp.shard(x[:, 0]), init_kernel=first)
+
+# A run may go on where its records lie on other devices.
+kernel = ndp.DPSGLD(flat, step_size=1e-3, clip_norm=1.0, noise_multiplier=5.0)
+for chains in (1, 2):
+    mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=2, num_chains=chains, progress_bar=False)
+    mcmc.run(jax.random.key(0), ndp.shard(x[:, 0]))
+    mcmc.post_warmup_state = mcmc.last_state
+    mcmc.run(jax.random.key(1), ndp.shard(x[:, 0], devices=jax.devices()[1:]))
+    ends = mcmc.last_state.z
+    again = ndp.MCMC(kernel, num_warmup=0, num_samples=2, num_chains=chains, progress_bar=False)
+    again.run(jax.random.key(2), ndp.shard(x[:, 0]), init_params=ends)
+svi = ndp.DPSVI(flat, numpyro.infer.autoguide.AutoNormal(flat), numpyro.optim.SGD(1e-3),
+                clip_norm=1.0, noise_multiplier=5.0)
+found = svi.run(jax.random.key(0), 2, ndp.shard(x[:, 0]), progress_bar=False)
+svi.run(jax.random.key(1), 2, ndp.shard(x[:, 0], devices=jax.devices()[1:]), progress_bar=False,
+        init_state=found.state)
 print("refused")
 """
 

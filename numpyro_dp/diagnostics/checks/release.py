@@ -14,6 +14,7 @@ from jax import random
 from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
+from numpyro_dp._arrays import unplaced
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.diagnostics.checks.question import Draws, Question, require_resolved
 from numpyro_dp.errors import UnsupportedModelError
@@ -251,7 +252,7 @@ def _of_site(name: str, values: Any, struct: jax.ShapeDtypeStruct) -> Array:
             f"posterior_samples[{name!r}] must have shape (draws{_listed(struct.shape)}), got "
             f"{values.shape}: give get_samples() of one model, chains not grouped"
         )
-    drawn = jnp.asarray(values, struct.dtype)
+    drawn = jnp.asarray(unplaced(values), struct.dtype)
     if not bool(jnp.all(jnp.isfinite(drawn))):
         raise ValueError(
             f"posterior_samples[{name!r}] holds draws that are not finite: nothing can be "

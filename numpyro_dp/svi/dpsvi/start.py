@@ -13,6 +13,7 @@ from jax import random
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
+from numpyro_dp._arrays import unplaced
 from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.model.guided.guides import prepare, same_on, synthetic_arguments
 from numpyro_dp.model.guided.model import Outline, VariationalModel
@@ -64,7 +65,7 @@ def fresh_state(
     def begun(rows: int | None, key: Any = rng_key) -> tuple[SVIState, Any]:
         args, kwargs = synthetic_arguments(found.layout, rows)
         plain = SVI(svi.model, svi.guide, svi.optim, svi.loss)
-        state = plain.init(key, *args, init_params=init_params, **kwargs)
+        state = plain.init(key, *args, init_params=unplaced(init_params), **kwargs)
         return state, plain.constrain_fn
 
     def computed(rows: int | None, key: Any) -> tuple[SVIState, Any]:
@@ -99,4 +100,5 @@ def resumed_state(fresh: SVIState, given: SVIState, rng_key: Any) -> SVIState:
         raise ValueError(
             "init_state does not fit this model, guide and optimiser: its shapes differ"
         )
+    given = unplaced(given)
     return given._replace(rng_key=random.fold_in(rng_key, given.optim_state[0]))
