@@ -24,6 +24,7 @@ CHANGED = (
 # begin at a multiple of for JAX to take it without a copy.
 LARGE = 1 << 24
 _ALIGNED = 64
+_OFFERED = ("shape", "dtype", "__getitem__", "columns", "to_numpy")
 
 
 def as_jax(array: Any, dtype: Any) -> jax.Array:
@@ -102,6 +103,25 @@ def why_copied(array: np.ndarray, dtype: Any) -> str | None:
     if array.ctypes.data % _ALIGNED:
         return f"its first byte is not at a multiple of {_ALIGNED}"
     return None
+
+
+def how_to_convert(name: str, value: Any) -> str:
+    """How to make an array of something that holds arrays, by what it offers; empty of others."""
+    # Of the class: a store that was closed may answer with an error of its own.
+    offered = {each for each in _OFFERED if hasattr(type(value), each)}
+    if "to_numpy" in offered:
+        return f": `{name}.to_numpy()`"
+    if "columns" in offered:
+        return ": its columns' `.to_numpy()`"
+    if not offered >= {"shape", "dtype", "__getitem__"}:
+        return ""
+    return (
+        ". A mini-batch would read a piece of the store for each of its rows: copy it once, piece "
+        "by piece, to a file that is read where it lies, by `out = np.lib.format.open_memmap("
+        f"'records.npy', 'w+', 'float32', {name}.shape)` and, for every `some = slice(i, i + "
+        f"100_000)` of its rows, `out[some] = {name}[some]`; then pass "
+        "`np.load('records.npy', mmap_mode='r')`"
+    )
 
 
 class MappedFile(NamedTuple):

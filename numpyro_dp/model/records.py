@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.primitives import Messenger
 
-from numpyro_dp._arrays import as_jax
+from numpyro_dp._arrays import as_jax, how_to_convert
 from numpyro_dp._shards import PaddedRecords, Shards, shards_of
 from numpyro_dp.errors import UnsupportedModelError
 
@@ -26,7 +26,6 @@ from numpyro_dp.errors import UnsupportedModelError
 # may look at.
 MANY = 10
 _STATIC_TYPES = (bool, int, float, complex, str, bytes)
-_OFFERED = ("shape", "dtype", "__getitem__", "columns", "to_numpy")
 # Rows in the place of a private number of records: a prime, hardly the length of another axis. What
 # is traced on them must be the same on few, too.
 _PUBLIC_ROWS, _FEW_ROWS = 1_009, 3
@@ -308,26 +307,7 @@ def _read_leaf(name: str, value: Any) -> ArrayLeaf | FixedLeaf:
         return FixedLeaf(name, _static_token(value), value, declared=False)
     raise UnsupportedModelError(
         f"argument `{name}` is a {type(value).__name__}: pass NumPy or JAX arrays (or "
-        f"`numpyro_dp.public({name})` if it holds nothing private){_converted(name, value)}"
-    )
-
-
-def _converted(name: str, value: Any) -> str:
-    """How to make an array of something that holds arrays, by what it offers; empty of others."""
-    # Of the class: a store that was closed may answer with an error of its own.
-    offered = {each for each in _OFFERED if hasattr(type(value), each)}
-    if "to_numpy" in offered:
-        return f": `{name}.to_numpy()`"
-    if "columns" in offered:
-        return ": its columns' `.to_numpy()`"
-    if not offered >= {"shape", "dtype", "__getitem__"}:
-        return ""
-    return (
-        ". A mini-batch would read a piece of the store for each of its rows: copy it once, piece "
-        "by piece, to a file that is read where it lies, by `out = np.lib.format.open_memmap("
-        f"'records.npy', 'w+', 'float32', {name}.shape)` and, for every `some = slice(i, i + "
-        f"100_000)` of its rows, `out[some] = {name}[some]`; then pass "
-        "`np.load('records.npy', mmap_mode='r')`"
+        f"`numpyro_dp.public({name})` if it holds nothing private){how_to_convert(name, value)}"
     )
 
 
