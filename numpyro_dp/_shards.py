@@ -23,6 +23,11 @@ _REMEDY = (
 )
 
 
+def several_processes() -> bool:
+    """Whether this is one of several processes of ``jax.distributed``."""
+    return jax.process_count() > 1
+
+
 @dataclass(frozen=True)
 class Shards:
     """How records lie on several devices; a plain value, so that it can be hashed and pickled.
@@ -34,6 +39,17 @@ class Shards:
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    @property
+    def here(self) -> bool:
+        """Whether all of the devices are of this process."""
+        return set(self.devices) <= {device.id for device in jax.local_devices()}
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether every process has some of the devices."""
+        known = {device.id: device.process_index for device in jax.devices()}
+        return len({known.get(each) for each in self.devices}) == jax.process_count()
 
     @property
     def sharding(self) -> NamedSharding:
@@ -51,12 +67,27 @@ class Shards:
         """
         if isinstance(array, PaddedRecords):
             array = array.padded
+        if not self.here and not is_of_all(array):
+            return self._placed_here(array, dtype)
         missing = -len(array) % len(self)
         if missing:
             array = np.pad(np.asarray(array), [(0, missing)] + [(0, 0)] * (array.ndim - 1))
         if array.dtype != dtype:
             array = array.astype(dtype)
         return jax.device_put(array, self.sharding)
+
+    def _placed_here(self, array: Any, dtype: Any) -> jax.Array:
+        """The part for the devices of this process, of an array that every process has."""
+        array = np.asarray(array)
+        shape = (len(self) * self.rows(len(array)), *array.shape[1:])
+
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            wanted = slice(None) if index is None else index[0]
+            rows, others = np.asarray(array[wanted], dtype), [(0, 0)] * (array.ndim - 1)
+            first, last, _ = wanted.indices(shape[0])
+            return np.pad(rows, [(0, last - first - len(rows)), *others])
+
+        return jax.make_array_from_callback(shape, self.sharding, part)
 
     def parts(self, part: Callable[[Any, Int32[Array, ""]], Any], rows: Any) -> Any:
         """What each device makes of its own rows, along a first axis that is divided among them.
@@ -140,6 +171,11 @@ def _mesh(devices: tuple[int, ...]) -> Mesh:
     return Mesh(chosen, (_AXIS,), axis_types=(AxisType.Auto,))
 
 
+def is_of_all(array: Any) -> bool:
+    """Whether an array lies on devices of several processes."""
+    return isinstance(array, jax.Array) and not array.is_fully_addressable
+
+
 def shard(*arrays: Any, devices: Sequence[jax.Device] | None = None) -> Any:
     """Divide records among the devices of this machine, each taking equal consecutive rows.
 
@@ -148,8 +184,12 @@ def shard(*arrays: Any, devices: Sequence[jax.Device] | None = None) -> Any:
     the number of devices is filled up with rows that are no records. Where the number is such a
     multiple, arrays that are sharded over their rows with :func:`jax.device_put` do as well.
 
+    In several processes of ``jax.distributed`` each calls it with the same whole arrays, such as
+    mapped files, of which it reads only the rows of its own devices. Where each has other rows,
+    :func:`jax.make_array_from_process_local_data` makes arrays of all of them.
+
     :param arrays: arrays of records, each of shape ``(num_records, ...)``.
-    :param devices: where to put them; by default all of this process.
+    :param devices: where to put them; by default all, those of other processes too.
     :returns: The same records in the same order, a tuple where several arrays are given.
     :raises ValueError: the arrays differ in their number of rows, or have none; one is no NumPy or
         JAX array of numbers; ``devices`` names none, one twice, or what is no device.
@@ -164,7 +204,7 @@ def shard(*arrays: Any, devices: Sequence[jax.Device] | None = None) -> Any:
         >>> x.shape
         (7, 3)
     """
-    shards = Shards(_numbers(jax.local_devices() if devices is None else devices))
+    shards = Shards(_numbers(jax.devices() if devices is None else devices))
     for array in arrays:
         _require_numbers(array)
     sizes = {array.shape[:1] for array in arrays}
@@ -207,8 +247,10 @@ def _shard(shards: Shards, array: Any) -> Any:
     # Not a word on a number that does not fit: it would be one on somebody's record.
     with np.errstate(all="ignore"), jax.debug_nans(False), jax.debug_infs(False):
         dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
-        # A copy, lest a later edit change it; nobody looks whether a file behind it changes.
-        own = np.array(array, dtype) if isinstance(array, np.ndarray) else array
+        # A copy, lest a later edit change it; nobody looks whether a file behind it changes. In
+        # several processes each copies the rows of its own devices.
+        copied = isinstance(array, np.ndarray) and shards.here
+        own = np.array(array, dtype) if copied else array
         placed = shards.place(own, dtype)
     return placed if len(placed) == len(array) else PaddedRecords(placed, len(array))
 
@@ -220,6 +262,7 @@ def shards_of(arrays: Sequence[Any]) -> Shards | None:
 
     :raises ValueError: they are divided in another way than by rows, or in several ways; or a mesh
         is set, within which no other can be used.
+    :raises RuntimeError: in one of several processes, where they are not divided among all of them.
     """
     found = {each for each in map(_shards, arrays) if each is not None}
     if len(found) > 1:
@@ -232,7 +275,29 @@ def shards_of(arrays: Sequence[Any]) -> Shards | None:
             "records that are divided among devices lie on a mesh of their own: call this outside "
             "of jax.set_mesh"
         )
-    return found.pop() if found else None
+    shards = found.pop() if found else None
+    if any(isinstance(array, (np.ndarray, jax.Array, PaddedRecords)) for array in arrays):
+        require_everywhere("A run", shards)
+    return shards
+
+
+def require_everywhere(called: str, shards: Shards | None) -> None:
+    """Refuse records of one of several processes alone.
+
+    Each process would draw noise of its own and release about its own records.
+
+    :param called: what was called, for the message.
+    :param shards: devices among which the records are divided.
+    :raises RuntimeError: there are several processes, and some have no part.
+    """
+    if several_processes() and (shards is None or not shards.everywhere):
+        raise RuntimeError(
+            f"{called} was called in one of {jax.process_count()} processes of jax.distributed, on "
+            "records that are not divided among all of them. Nothing was charged. Make arrays of "
+            "all processes, with `jax.make_array_from_process_local_data` where each has rows of "
+            "its own or `numpyro_dp.shard` where each can read all, and call it in every process; "
+            "or run one process, without jax.distributed.initialize()"
+        )
 
 
 def _shards(array: Any) -> Shards | None:
@@ -257,8 +322,9 @@ def _shards(array: Any) -> Shards | None:
 
 def row_numbers(num_records: int, shards: Shards | None) -> jax.Array:
     """One more array of records: the number of each row."""
-    rows = jnp.arange(num_records, dtype=jnp.int32)
-    return rows if shards is None else shards.place(rows, rows.dtype)
+    if shards is None:
+        return jnp.arange(num_records, dtype=jnp.int32)
+    return shards.place(np.arange(num_records, dtype=np.int32), np.dtype(np.int32))
 
 
 def rows_held(

@@ -1,4 +1,4 @@
-"""In one of several processes nothing touches a record, and nothing is charged."""
+"""In one of several processes nothing touches records of its own, and nothing is charged."""
 
 import json
 import os
@@ -44,9 +44,11 @@ def test_every_entry_point_refuses_before_any_charge(outputs):
     for output in outputs:
         assert output["charges"] == 0
         for name, answer in output["answers"].items():
-            assert answer.startswith(f"RuntimeError: {name.partition('.warmup')[0]}") or (
-                name in ("OPS", "MCMC.warmup") and answer.startswith("RuntimeError: MCMC.run")
-            ), (name, answer)
+            assert answer.startswith("RuntimeError: "), (name, answer)
+            if name == "clipping_rate":
+                # Of chains that have run, which none could.
+                assert "nothing has run yet" in answer
+                continue
             assert "one of 2 processes" in answer
             assert "without jax.distributed.initialize()" in answer
 

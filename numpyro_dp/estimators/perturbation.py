@@ -37,6 +37,7 @@ from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.families.glm import GLM, GaussianPrior, gaussian_prior, recognise
 from numpyro_dp.families.losses import Loss, Row
 from numpyro_dp.families.predictor import flat_position
+from numpyro_dp.mechanisms._checks import refuse_several_processes
 from numpyro_dp.model.private_model import PrivateModel, private_model
 
 _ARITHMETIC = (
@@ -153,7 +154,10 @@ class PerturbationEstimator:
         :raises ValueError: an argument is out of range, or the guarantee would need more
             iterations than ``max_iterations``.
         """
-        with self._account.opened(f"{type(self).__name__}.run", rng_key, args, kwargs) as run:
+        called = f"{type(self).__name__}.run"
+        # The solver has a copy of all records.
+        refuse_several_processes(called)
+        with self._account.opened(called, rng_key, args, kwargs) as run:
             keys = as_typed_keys(rng_key, 1)
             model, glm, plan, records = run.prepared(self.prepared, args, kwargs)
             point = self._charge_and_solve(run, keys, glm, plan, records)
@@ -169,7 +173,7 @@ class PerturbationEstimator:
         self, run: ChargedRun, keys: Any, glm: GLM, plan: PerturbationPlan, records: list[Array]
     ) -> np.ndarray:
         paid = {"steps": 1, "total_variation": plan.total_variation}
-        key = run.charge(plan.event, keys, **paid)
+        key = run.charge(plan.event, keys, of=plan, **paid)
         return _solve_and_release(plan, self.designed(glm, plan, records), key)
 
     def designed(self, glm: GLM, plan: PerturbationPlan, records: list[Array]) -> Design:

@@ -2,8 +2,9 @@
 
 A front end opens a run on its :class:`Account`, prepares it, charges it, and gets the key of its
 noise from the charge; at the end it asks the account for the report. What every run owes is said
-here once: no charge under a trace or in several processes, one run at a time, no error that tells
-a private number of records, no key before the charge, every condition in every report.
+here once: no charge under a trace, one run at a time, no error that tells a private number of
+records, no key before the charge, every condition in every report; and of several processes, that
+one charges for all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -34,7 +35,7 @@ from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.execution.arguments import given_noise
 from numpyro_dp.execution.calibration import planned_sum
 from numpyro_dp.execution.keys import INSECURE, RANDOMNESS, is_traced, seeded_key
-from numpyro_dp.mechanisms._checks import refuse_several_processes
+from numpyro_dp.execution.processes import Meeting, is_first, key_of_first
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 from numpyro_dp.mechanisms.random import os_key
 from numpyro_dp.model.redaction import redacted
@@ -48,14 +49,12 @@ _MAPPED = (
 
 
 def require_chargeable(called: str, *inputs: Any) -> None:
-    """Refuse a call that one charge would not cover: under a trace, or in several processes.
+    """Refuse a call that one charge would not cover: under a trace.
 
     :param called: what was called, for the message.
     :param inputs: everything it was given.
     :raises ValueError: something given, or fresh, is traced: charged once, it would run many times.
-    :raises RuntimeError: this is one of several processes.
     """
-    refuse_several_processes(called)
     if is_traced(*inputs):
         raise ValueError(
             f"{called} was called inside a JAX transformation: it would be charged once and could "
@@ -159,19 +158,30 @@ class Account:
         :param called: what the user called, for messages.
         :param inputs: everything that was given to it.
         :raises ValueError: the call is traced, or a file that records are mapped from is gone.
-        :raises RuntimeError: another run is under way, or this is one of several processes; at the
-            end, such a file is not what it was.
+        :raises RuntimeError: another run is under way; this is one of several processes, and keeps
+            a ledger that the first should keep; at the end, such a file is not what it was.
 
         **Privacy.** An exception that ends a charged run says what stays charged, and leaves no key
         of noise and nothing un-noised in the locals of its traceback. JAX's debugging for NaN is
         off within: its error can tell that a record holds one.
         """
+        meeting = Meeting()
+        try:
+            with self._alone(called, meeting, inputs) as run:
+                yield run
+        except Exception:
+            meeting.fail()
+            raise
+
+    @contextmanager
+    def _alone(self, called: str, meeting: Meeting, inputs: Any) -> Generator[ChargedRun]:
         require_chargeable(called, *inputs)
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(f"this {self.owner} object is already running in another thread")
         charges, handled = len(self.charges), sys.exception()
         try:
-            run = ChargedRun(self, mapped_files(inputs))
+            self._require_one_ledger()
+            run = ChargedRun(self, mapped_files(inputs), meeting)
             self.mapped = self.mapped or bool(run.files)
             # While nothing is charged: whoever turns warnings into errors keeps the budget.
             warn_of_copies(inputs)
@@ -185,6 +195,18 @@ class Account:
             raise
         finally:
             self._lock.release()
+
+    def _require_one_ledger(self) -> None:
+        if self.accountant.path and not is_first():
+            raise RuntimeError(
+                f"this is process {jax.process_index()} of {jax.process_count()}, and the ledger "
+                f"in '{self.accountant.path}' belongs to process 0, which charges for all: here "
+                "give an Accountant of the same budget without a path"
+            )
+
+    def fresh_key(self, user_key: Any) -> Any:
+        """The key of noise and batches, of which nothing was used."""
+        return os_key() if self.secure else seeded_key(user_key)
 
     def report(
         self, facts: RunFacts, *, delta: float, num_chains: int = 1, given: Sequence[str] = ()
@@ -284,10 +306,12 @@ class ChargedRun:
 
     :param account: the object's.
     :param files: those that its records are mapped from, as they were at the beginning.
+    :param meeting: where it meets the other processes of the run, if there are any.
     """
 
     account: Account
     files: tuple[MappedFile, ...] = ()
+    meeting: Meeting = field(default_factory=Meeting)
 
     def require_unchanged(self) -> None:
         """Refuse a result of records that lie in a file which is no longer what it was.
@@ -304,33 +328,51 @@ class ChargedRun:
         """
         return redacted(self.account.private_size, prepare, *args)
 
-    def charge(self, event: DpEvent, user_key: Any, **known: Any) -> Any:
+    def charge(self, event: DpEvent, user_key: Any, *, of: Any, **known: Any) -> Any:
         """Charge the run before it touches a record.
+
+        Of several processes the first one charges; then all have its key, and book the charge.
 
         :param event: everything that it releases.
         :param user_key: the caller's typed key or keys.
+        :param of: what releases it, with every number fixed; the same in all processes.
         :param known: the other fields of :class:`Charge`.
         :returns: the key of noise and batches: a fresh one, or a function of the caller's.
         :raises BudgetExceededError: the ledger refuses; nothing was charged.
+        :raises RuntimeError: the processes of the run are about to do different things.
         """
         account, charge = self.account, Charge(event, **known)
-        conditions = account._conditions([charge])
-        account.accountant.charge(
-            event, label=charge.label or account.owner, condition="; ".join(conditions) or None
-        )
-        account.charges.append(charge)
-        return self.paid_key(user_key)
+        ledger = account.accountant
+
+        def book() -> None:
+            conditions = account._conditions([charge])
+            label, condition = charge.label or account.owner, "; ".join(conditions) or None
+            ledger.charge(event, label=label, condition=condition)
+            account.charges.append(charge)
+
+        def paid() -> Any:
+            book()
+            return account.fresh_key(user_key)
+
+        stated = ledger.relation, ledger.budget, ledger.stated_delta, account.secure
+        self.meeting.agree(str(event), tuple(charge[1:]), stated, user_key, of)
+        key = key_of_first(paid)
+        if not is_first():
+            book()
+        return key
 
     def charge_once(self, mechanism: PrivateSum, user_key: Any) -> Any:
         """Charge one release of a sum, as :meth:`charge` does; returns the key of its noise."""
         paid = {"steps": 1, "total_variation": mechanism.tv_per_step}
-        return self.charge(mechanism.event(1), user_key, **paid)
+        return self.charge(mechanism.event(1), user_key, of=mechanism, **paid)
 
-    def paid_key(self, user_key: Any) -> Any:
+    def paid_key(self, user_key: Any, *, of: Any) -> Any:
         """The key of steps that an earlier charge of the object covers.
 
+        :param of: as for :meth:`charge`.
         :raises RuntimeError: it was charged for nothing yet.
         """
         if not self.account.charges:
             raise RuntimeError(f"this {self.account.owner} object was charged for nothing yet")
-        return os_key() if self.account.secure else seeded_key(user_key)
+        self.meeting.agree(user_key, of)
+        return key_of_first(lambda: self.account.fresh_key(user_key))

@@ -9,8 +9,10 @@ from typing import Protocol
 
 import tqdm.auto
 
+from numpyro_dp._shards import several_processes
 from numpyro_dp.accounting import Relation, privacy_curve, rounded_up
 from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.execution.processes import is_first
 
 _EPSILON_POINTS = 20
 
@@ -36,10 +38,10 @@ def steps_bar(
 
     :param total: steps of the bar.
     :param table: of :func:`epsilon_table`; without one the bar shows no ε.
-    :param shown: whether there is a bar.
+    :param shown: whether there is a bar, of several processes in the first one alone.
     :param form: how ε is written, never too small.
     """
-    if not shown:
+    if not (shown and is_first()):
         yield lambda *_, **__: None
         return
     with tqdm.auto.tqdm(total=total, mininterval=0) as bar:
@@ -54,6 +56,14 @@ def steps_bar(
             bar.update(done - bar.n)
 
         yield show
+
+
+def pieces(for_bar: int, without: int, shown: bool) -> int:
+    """In how many pieces a loop runs; the same in all processes, whichever shows a bar.
+
+    :param for_bar: where a bar is shown; ``without`` where none is.
+    """
+    return for_bar if shown or several_processes() else without
 
 
 def epsilon_table(

@@ -17,7 +17,8 @@ from numpyro_dp._moved import mcmc_state
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.keys import as_typed_keys, scrub
-from numpyro_dp.execution.progress import EpsilonTable, steps_bar
+from numpyro_dp.execution.processes import is_first, on_each, require_same
+from numpyro_dp.execution.progress import EpsilonTable, pieces, steps_bar
 from numpyro_dp.mcmc.first import First, needed_first
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect, over_devices
@@ -191,7 +192,7 @@ class MCMC(numpyro.infer.MCMC):
                 raise
             finally:
                 self._forget()
-        if self._described is not None and self._described.in_short:
+        if self._described is not None and self._described.in_short and is_first():
             # Where the bar is shown too, and a script's own output is not.
             print(self._described.in_short, file=sys.stderr)
 
@@ -208,9 +209,10 @@ class MCMC(numpyro.infer.MCMC):
             self._given[GIVEN_START] = None
         try:
             self.sampler = kernel.sampler(released)
+            self.progress_bar = shown and is_first()
             super().run(rng_key, extra_fields=extra_fields, init_params=init_params)
         finally:
-            self.sampler = kernel
+            self.sampler, self.progress_bar = kernel, shown
 
     def _check_kernel(self) -> None:
         kernel = self.sampler
@@ -250,10 +252,10 @@ class MCMC(numpyro.infer.MCMC):
         if steps and not paid:
             warming_up = self._collection_params["phase"] == "warmup"
             later = announced * each if warming_up else 0
-            noise_key = self._charge(charged, keys, bound, steps, first, later)
+            noise_key = self._charge(charged, keys, bound, steps, first, later, start)
         else:
             # Where nothing is drawn there is nothing to hide.
-            noise_key = charged.paid_key(keys) if paid else random.key(0, impl=CHACHA20)
+            noise_key = charged.paid_key(keys, of=bound) if paid else random.key(0, impl=CHACHA20)
         # What was said of the start holds as long as chains go on from it.
         given = init_params is not None
         notes = self._described.started if resumed and self._described else ()
@@ -298,6 +300,7 @@ class MCMC(numpyro.infer.MCMC):
         steps: int,
         first: First | None,
         later: int,
+        start: Any,
     ) -> Any:
         """Charge ``steps``, and those that :meth:`run` will take ``later`` with them."""
         chains, in_turn = self.num_chains, self.chain_method == "sequential"
@@ -309,7 +312,7 @@ class MCMC(numpyro.infer.MCMC):
         self._epsilon_table = table[-1:] if in_turn and later else table
         warmup = self.num_warmup * bound.steps_per_sample if self._warmup_state is None else 0
         charge = cost.charge(type(self.sampler).__name__, warmup)
-        key = charged.charge(user_key=keys, **charge._asdict())
+        key = charged.charge(user_key=keys, of=(bound, first, start), **charge._asdict())
         self._reserved = cost.reserved(steps, later)
         return key
 
@@ -327,7 +330,7 @@ class MCMC(numpyro.infer.MCMC):
         known = self._collection_params
         upper, lower, size = known["upper"], known["lower"], known["collection_size"]
         size = (upper - lower if size is None else size) // self.thinning
-        pieces = collect(
+        chunks = collect(
             bound,
             state,
             args,
@@ -339,16 +342,18 @@ class MCMC(numpyro.infer.MCMC):
             removed=remove_sites,
             postprocess=self.postprocess_fn,
             # Without a bar a few pieces remain, so that Ctrl-C is answered.
-            chunks=_BAR_UPDATES if self.progress_bar else 10,
+            chunks=pieces(_BAR_UPDATES, 10, self.progress_bar),
         )
         shown = self.progress_bar and upper > 0
         with steps_bar(upper, self._epsilon_table, shown=shown, form=cents_up) as show:
-            for done, state, collection in pieces:  # noqa: B007 - the last one is the result
+            for done, state, collection in chunks:  # noqa: B007 - the last one is the result
+                require_same(state.z)
                 if shown:
                     jax.block_until_ready(state.i)
                     show(done, *self._reached(done, lower))
         if self.chain_method == "sequential":
             self._steps_before_chain += upper * bound.steps_per_sample
+        collection, state = on_each((collection, state))
         return jax.tree.map(lambda rows: rows[:size], collection), state
 
     def _reached(self, done: int, lower: int) -> tuple[int, str]:

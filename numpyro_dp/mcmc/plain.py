@@ -105,6 +105,7 @@ def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict
         key = charged.charge(
             bound.event(steps, num_chains=chains),
             keys,
+            of=bound,
             steps=steps,
             total_variation=facts.overflow_delta * steps,
             conditions=facts.conditions,

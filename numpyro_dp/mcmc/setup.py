@@ -14,6 +14,7 @@ from jaxtyping import Array
 
 from numpyro_dp.accounting import Relation
 from numpyro_dp.accounting.events import DpEvent
+from numpyro_dp.execution.processes import on_each
 from numpyro_dp.mcmc.first import Begun, First
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.nuts import DPNUTS
@@ -160,7 +161,7 @@ class FirstSample:
     ) -> Begun:
         several = self.num_chains > 1
         keys = random.split(rng_key, self.num_chains) if several else rng_key
-        return Begun(_one_sample(self.kernel, self.kernel.init(keys, 0, start), records))
+        return Begun(on_each(_one_sample(self.kernel, self.kernel.init(keys, 0, start), records)))
 
 
 @partial(jax.jit, static_argnums=0)

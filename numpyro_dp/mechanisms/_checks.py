@@ -56,10 +56,9 @@ def checked_noise(clip_norm: float, noise_multiplier: float) -> bool:
 
 
 def refuse_several_processes(called: str) -> None:
-    """Refuse to touch records in one of several processes of ``jax.distributed``.
+    """Refuse, in one of several processes of ``jax.distributed``, what none but one process can do.
 
-    Each would draw noise of its own and charge for itself, and a gather on global arrays adds rows
-    of different people up, of which the stated sensitivity knows nothing.
+    Each would draw noise of its own and charge for itself, or needs all records on one machine.
 
     :param called: what was called, for the message.
     :raises RuntimeError: there are several processes.
@@ -67,8 +66,7 @@ def refuse_several_processes(called: str) -> None:
     processes = jax.process_count()
     if processes > 1:
         raise RuntimeError(
-            f"{called} was called in one of {processes} processes of jax.distributed, where its "
-            "sensitivity and its charge would be wrong. Nothing was charged. Run it in one process "
-            "that was started without jax.distributed.initialize(); the devices of one machine "
-            "serve several chains with chain_method='parallel'"
+            f"{called} was called in one of {processes} processes of jax.distributed, which it "
+            "cannot divide its work among. Nothing was charged. Run it in one process that was "
+            "started without jax.distributed.initialize()"
         )

@@ -14,9 +14,9 @@ from jax import random
 from jaxtyping import Array, Bool, Float, Float32, Int32, Key, UInt32
 
 from numpyro_dp import _validate
-from numpyro_dp._shards import Shards
+from numpyro_dp._shards import Shards, require_everywhere
 from numpyro_dp.accounting import events
-from numpyro_dp.mechanisms._checks import checked_shape, refuse_several_processes
+from numpyro_dp.mechanisms._checks import checked_shape
 from numpyro_dp.mechanisms.blocks import blockwise_sum
 from numpyro_dp.mechanisms.clip import integer_sum
 from numpyro_dp.mechanisms.lattice import Lattice, RecordLimit, floor_noise
@@ -280,9 +280,10 @@ class PrivateSum:
         :returns: float32 estimate of the sum over all records of their clipped vectors; on the
             float path the un-noised sum in the vectors' own type.
         :raises ValueError: when ``records`` does not hold ``num_records`` records.
-        :raises RuntimeError: in one of several processes of ``jax.distributed``.
+        :raises RuntimeError: in one of several processes of ``jax.distributed``, where the records
+            are not divided among all of them.
         """
-        refuse_several_processes("PrivateSum.release")
+        require_everywhere("PrivateSum.release", self.shards)
         require_rows(records, self.num_records, self.shards)
         own_key = None
         if self._draws > 1:

@@ -168,7 +168,7 @@ class LikelihoodRelease:
         records = bound.statistic.numbered(model.records(args, kwargs, padded=True))
         steps = plan.num_steps
         paid = {"steps": steps, "total_variation": plan.total_variation, "label": label}
-        noise_key = run.charge(plan.cost(steps, steps), key, **paid)
+        noise_key = run.charge(plan.cost(steps, steps), key, of=(plan, model), **paid)
         table = epsilon_table(plan, steps, run.account.relation, self._privacy.delta, progress_bar)
         outcome_key = random.fold_in(key, _OUTCOMES)
         with steps_bar(steps, table, shown=progress_bar) as show:

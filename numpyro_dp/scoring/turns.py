@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
+from numpyro_dp.execution.processes import require_same
 from numpyro_dp.execution.releases import Releases
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.scoring.forecast import Forecast
@@ -91,6 +92,7 @@ def released_rounds(
         keys = random.fold_in(noise_key, number), random.fold_in(outcome_key, number)
         each, at = bound.plan.sums[ask.phase], round_position(ask.settings)
         found = asked(bound.statistic, each, ask.phase, at, *keys, records, ask.step)
+        require_same(found)
         released = np.asarray(jax.block_until_ready(found), np.float64)
         number += 1
         show(number)

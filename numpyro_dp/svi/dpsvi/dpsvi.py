@@ -17,7 +17,8 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget
 from numpyro_dp.execution.account import ChargedRun
 from numpyro_dp.execution.keys import as_typed_keys
-from numpyro_dp.execution.progress import epsilon_table, steps_bar
+from numpyro_dp.execution.processes import on_each, require_same
+from numpyro_dp.execution.progress import epsilon_table, pieces, steps_bar
 from numpyro_dp.mechanisms import scrubbed
 from numpyro_dp.model.guided.guides import require_public_start
 from numpyro_dp.model.guided.model import Outline, VariationalModel, outline, variational_model
@@ -320,25 +321,28 @@ class DPSVI(ChargedSVI):
         self, run: ChargedRun, rng_key: Any, ready: Ready, num_steps: int, progress_bar: bool
     ) -> DPSVIRunResult:
         target, records, fit, plan, begin, curvature, tail = ready
-        paid = plan.paid(num_steps)
+        paid = {**plan.paid(num_steps), "of": (plan, target, begin)}
         key = run.charge(plan.event(num_steps), as_typed_keys(rng_key, 1), **paid)
         other_key, noise_key = random.split(key)
         begin, scales, said = begin._replace(noise_key=noise_key), {}, ()
         if isinstance(fit, AdaptedFit):
             begin, found = fit.begun(other_key, begin, records, progress_bar)
         last = begin
-        pieces = _BAR_UPDATES if progress_bar else _PIECES
         table = epsilon_table(plan, num_steps, self._account.relation, self.delta, progress_bar)
         with steps_bar(num_steps, table, shown=progress_bar) as show:
-            for done, last in run_steps(fit, begin, records, num_steps, tail, pieces):
+            for done, last in run_steps(
+                fit, begin, records, num_steps, tail, pieces(_BAR_UPDATES, _PIECES, progress_bar)
+            ):
                 jax.block_until_ready(last.i)
+                require_same(last.optim_state)
                 show(done)
+        last = on_each(last)
         constrained = target.constrain(fit.end(last, tail))
         if isinstance(fit, AdaptedFit):
             scales, said = fit.scales(found, begin, last, num_steps, tail)
         if curvature is not None:
             key = random.fold_in(other_key, last.i)
-            scales = curvature.scales(self.guide, constrained, key, records)
+            scales = on_each(curvature.scales(self.guide, constrained, key, records))
         self._last_state = SVIState(last.optim_state, None, scrubbed(last.draws_key))
         notes = resolution_notes(self.guide, fit.held, plan, num_steps, self._settings.average)
         private_size, centred = self._account.private_size, fit.outcomes is not None

@@ -21,6 +21,7 @@ from numpyro_dp.execution import arguments
 from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
+from numpyro_dp.execution.processes import on_each, require_same
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Releases, planned_releases
 from numpyro_dp.mechanisms import PrivateSum
@@ -166,14 +167,16 @@ class VIPS:
         target = self._target(schedule, found)
         steps, relation = plan.num_steps, self._account.relation
         paid = {"steps": steps, "total_variation": plan.total_variation}
-        noise_key = run.charge(plan.cost(steps, steps), user_key, **paid)
+        noise_key = run.charge(plan.cost(steps, steps), user_key, of=(schedule, plan), **paid)
         records = tuple(schedule.prepared(records))
         table = epsilon_table(plan, steps, relation, self.delta, progress_bar)
         with steps_bar(steps, table, shown=progress_bar) as show:
             known = _releases(schedule, plan, state, noise_key, records)
             for done, state in known:
                 jax.block_until_ready(state)
+                require_same(state)
                 show(done)
+        state = on_each(state)
         facts = _facts(schedule, plan, found, schedule.learnt(state))
         report = self._account.report(facts, delta=self.delta)
         return DPSVIRunResult(dict(schedule.params(state)), state, None, report, target)
