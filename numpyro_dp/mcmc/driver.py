@@ -353,8 +353,7 @@ class MCMC(numpyro.infer.MCMC):
                     show(done, *self._reached(done, lower))
         if self.chain_method == "sequential":
             self._steps_before_chain += upper * bound.steps_per_sample
-        collection, state = on_each((collection, state))
-        return jax.tree.map(lambda rows: rows[:size], collection), state
+        return on_each((jax.tree.map(lambda rows: rows[:size], collection), state))
 
     def _reached(self, done: int, lower: int) -> tuple[int, str]:
         """Steps of all chains by now, and the phase they are in."""
