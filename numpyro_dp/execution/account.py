@@ -342,18 +342,18 @@ class ChargedRun:
         :raises RuntimeError: the processes of the run are about to do different things.
         """
         account, charge = self.account, Charge(event, **known)
-        ledger = account.accountant
 
         def book() -> None:
             conditions = account._conditions([charge])
             label, condition = charge.label or account.owner, "; ".join(conditions) or None
-            ledger.charge(event, label=label, condition=condition)
+            account.accountant.charge(event, label=label, condition=condition)
             account.charges.append(charge)
 
         def paid() -> Any:
             book()
             return account.fresh_key(user_key)
 
+        ledger = account.accountant
         stated = ledger.relation, ledger.budget, ledger.stated_delta, account.secure
         self.meeting.agree(str(event), tuple(charge[1:]), stated, user_key, of)
         key = key_of_first(paid)

@@ -29,7 +29,7 @@ KEY = jax.random.key(0)
 def charge(account, sd=4.0, tv=1e-9, **known):
     event = ComposedDpEvent([GaussianDpEvent(sd), TotalVariation(tv)])
     with account.opened("Study.run", KEY) as run:
-        return run.charge(event, KEY, steps=3, total_variation=tv, **known)
+        return run.charge(event, KEY, of=event, steps=3, total_variation=tv, **known)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_conditions_go_with_an_epsilon_in_one_line_too():
     def fail():
         with account.opened("Study.run", KEY) as run:
             known = {"steps": 1, "total_variation": 0.0, "conditions": ("exact",)}
-            run.charge(GaussianDpEvent(4.0), KEY, **known)
+            run.charge(GaussianDpEvent(4.0), KEY, of=None, **known)
             raise ValueError("after the charge")
 
     with pytest.raises(ValueError, match="after the charge") as caught:
@@ -125,7 +125,7 @@ def test_nothing_stays_in_the_frames_of_whatever_an_error_was_raised_from():
 
     def run(account):
         with account.opened("Study.run", KEY) as opened:
-            opened.charge(GaussianDpEvent(4.0), KEY, steps=1, total_variation=0.0)
+            opened.charge(GaussianDpEvent(4.0), KEY, of=None, steps=1, total_variation=0.0)
             try:
                 fail("cause")
             except ValueError as error:
@@ -170,7 +170,7 @@ def test_a_call_inside_a_transformation_is_refused():
 def test_nothing_gives_a_key_before_a_charge():
     account = Account("Study", None, secure=True)
     with account.opened("Study.run") as run, pytest.raises(RuntimeError, match="charged for"):
-        run.paid_key(KEY)
+        run.paid_key(KEY, of=None)
     charge(account)
     with account.opened("Study.run") as run:
-        assert run.paid_key(KEY).shape == ()
+        assert run.paid_key(KEY, of=None).shape == ()

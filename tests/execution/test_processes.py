@@ -1,4 +1,4 @@
-"""What processes compare before a run: settings and code, by value."""
+"""What processes say to each other: played by one of them; in earnest in tests/scale."""
 
 import dataclasses
 from functools import partial
@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import numpyro_dp as ndp
+from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.execution import processes
+from numpyro_dp.execution.account import Account
 from numpyro_dp.execution.processes import fingerprint
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel
@@ -81,3 +84,119 @@ def test_a_value_that_holds_itself_has_an_end():
     ring = Ring()
     ring.next = [ring]
     assert fingerprint(ring) != fingerprint(Ring())
+
+
+# --- one of two processes, to which the other's words are given
+
+
+class Other:
+    """Stands for the other process: what it says, and what it was told."""
+
+    def __init__(self, monkeypatch, number, *, digest=None, told=b""):
+        self.digest, self.told, self.asked = digest, told, []
+        monkeypatch.setattr(processes, "several_processes", lambda: True)
+        monkeypatch.setattr(jax, "process_index", lambda: number)
+        talk = processes.multihost_utils
+        monkeypatch.setattr(talk, "process_allgather", self.gathered)
+        monkeypatch.setattr(talk, "broadcast_one_to_all", lambda said: self.heard(said, number))
+
+    def gathered(self, said):
+        self.asked.append(bytes(said))
+        other = said if self.digest is None else np.frombuffer(self.digest, np.uint8)
+        return np.stack([said, other])
+
+    def heard(self, said, number):
+        self.asked.append(bytes(said))
+        return said if number == 0 else np.frombuffer(self.told.ljust(len(said), b"\0"), np.uint8)
+
+
+@pytest.fixture
+def account():
+    return Account("MCMC", ndp.Accountant(ndp.Budget(1.0, 1e-5)), secure=True)
+
+
+def charged(account, noise_multiplier=9.0, fails=False):
+    event = GaussianDpEvent(noise_multiplier)
+    with account.opened("run") as run:
+        key = run.charge(event, jax.random.key(0), of=None, steps=1, total_variation=0.0)
+        if fails:
+            raise ValueError("late")
+        return key
+
+
+WORDS = np.arange(8, dtype=np.uint32)
+
+
+def test_the_first_process_charges_and_the_others_get_its_key(monkeypatch, account):
+    made = []
+    Other(monkeypatch, 1, told=b"\1" + WORDS.tobytes())
+    monkeypatch.setattr(Account, "fresh_key", lambda *_: made.append(1) or jax.random.key(0))
+    key = charged(account)
+    assert made == []
+    np.testing.assert_array_equal(jax.random.key_data(key), WORDS)
+    assert len(account.accountant.entries) == len(account.charges) == 1
+
+
+def test_the_key_of_the_first_process_is_the_one_that_it_tells(monkeypatch, account):
+    other = Other(monkeypatch, 0)
+    key = charged(account)
+    assert np.asarray(jax.random.key_data(key)).tobytes() in other.asked[-1]
+    assert len(account.accountant.entries) == 1
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_the_first_refuses_is_refused_by_all(monkeypatch, account, number):
+    other = Other(monkeypatch, number, told=b"\0BudgetExceededError: too much")
+    with pytest.raises(ndp.BudgetExceededError) as refused:
+        charged(account, 0.1)
+    assert not account.accountant.entries
+    assert not account.charges
+    # In the first the reason is its own, and the others are told.
+    assert (str(refused.value) == "too much") == (number == 1)
+    assert (str(refused.value).encode()[:50] in other.asked[-1]) == (number == 0)
+
+
+def test_a_ledger_that_fails_in_the_first_is_an_error_of_all(monkeypatch, account):
+    Other(monkeypatch, 1, told=b"\0OSError: disk full")
+    with pytest.raises(RuntimeError, match=r"could not charge this run \(OSError\): disk full"):
+        charged(account)
+    assert not account.accountant.entries
+
+
+@pytest.mark.parametrize(
+    ("digest", "expected"),
+    [(b"\1" + bytes(32), "differ in what"), (bytes(33), r"by process \[1\]")],
+)
+def test_processes_that_differ_charge_nothing(monkeypatch, account, digest, expected):
+    Other(monkeypatch, 0, digest=digest)
+    with pytest.raises(RuntimeError, match=expected):
+        charged(account)
+    assert not account.accountant.entries
+
+
+def test_a_mistake_before_the_charge_is_told_to_the_others_once(monkeypatch, account):
+    other = Other(monkeypatch, 1)
+    with pytest.raises(ValueError, match="mine"), account.opened("run"):
+        raise ValueError("mine")
+    assert other.asked == [bytes(33)]
+    # Afterwards they have met: who fails then ends, and the others notice.
+    other.told = b"\1" + WORDS.tobytes()
+    with pytest.raises(ValueError, match="late"):
+        charged(account, fails=True)
+    assert len(other.asked) == 3
+
+
+def test_an_interrupt_waits_for_nobody(monkeypatch, account):
+    other = Other(monkeypatch, 0)
+    with pytest.raises(KeyboardInterrupt), account.opened("run"):
+        raise KeyboardInterrupt
+    assert not other.asked
+
+
+def test_released_values_are_compared_to_the_last_bit(monkeypatch):
+    values = {"w": np.ones(3), "key": jax.random.key(0)}
+    Other(monkeypatch, 0)
+    processes.require_same(values)
+    Other(monkeypatch, 0, digest=bytes(32))
+    with pytest.raises(RuntimeError, match="not the same on all processes"):
+        processes.require_same(values)

@@ -261,7 +261,9 @@ def interrupted_in(account, inside):
 
 def test_locals_of_a_run_are_found_and_a_charged_run_leaves_none(tmp_path, monkeypatch):
     def inside(charged):
-        key = charged.charge(ndp.events.GaussianDpEvent(9.0), None, steps=1, total_variation=0.0)
+        key = charged.charge(
+            ndp.events.GaussianDpEvent(9.0), None, of=None, steps=1, total_variation=0.0
+        )
         record = RECORD.copy()
         raise KeyboardInterrupt(bool(key is record))
 

@@ -2,11 +2,12 @@
 
 from contextlib import contextmanager
 
-from numpyro_dp.execution import account
+from numpyro_dp.execution import account, processes
 from numpyro_dp.execution.account import Account, ChargedRun
 from tests.mutations.registry import mutation
 
 RUNS = "execution/test_account.py"
+TOGETHER = "execution/test_processes.py"
 
 
 @mutation(
@@ -15,7 +16,7 @@ RUNS = "execution/test_account.py"
     r"np\.all\(words\[2\] != words\[0\]\)|assert np",
 )
 def secure_from_the_callers_key(patch):
-    patch.setattr(ChargedRun, "paid_key", lambda self, key: account.seeded_key(key))
+    patch.setattr(Account, "fresh_key", lambda self, key: account.seeded_key(key))
 
 
 @mutation(
@@ -24,7 +25,7 @@ def secure_from_the_callers_key(patch):
     "DID NOT RAISE",
 )
 def key_before_the_charge(patch):
-    patch.setattr(ChargedRun, "paid_key", lambda self, key: account.os_key())
+    patch.setattr(ChargedRun, "paid_key", lambda self, key, of: account.os_key())
 
 
 @mutation(
@@ -33,9 +34,9 @@ def key_before_the_charge(patch):
     r"ledger\.epsilon",
 )
 def ledger_not_asked(patch):
-    def told(self, event, user_key, **known):
+    def told(self, event, user_key, *, of, **known):
         self.account.charges.append(account.Charge(event, **known))
-        return self.paid_key(user_key)
+        return self.paid_key(user_key, of=of)
 
     patch.setattr(ChargedRun, "charge", told)
 
@@ -67,10 +68,10 @@ def earlier_runs_not_reported(patch):
 def charged_afterwards(patch):
     honest, opened = ChargedRun.charge, Account.opened
 
-    def promised(self, event, user_key, **known):
-        self.account.owed.append((self, event, user_key, known))
+    def promised(self, event, user_key, *, of, **known):
+        self.account.owed.append((self, event, user_key, {"of": of, **known}))
         self.account.charges.append(account.Charge(event, **known))
-        return self.paid_key(user_key)
+        return self.paid_key(user_key, of=of)
 
     @contextmanager
     def settling(self, *called):
@@ -144,3 +145,33 @@ def traced_runs_charged_once(patch):
 )
 def private_number_in_errors(patch):
     patch.setattr(account, "redacted", lambda private, prepare, *given: prepare(*given))
+
+
+# --- several processes
+
+
+@mutation(
+    "Each of several processes charges for itself, and makes noise of its own.",
+    f"{TOGETHER}::test_the_first_process_charges_and_the_others_get_its_key",
+    r"made == \[\]|assert \[1\] == \[\]",
+)
+def each_process_for_itself(patch):
+    patch.setattr(account, "key_of_first", lambda make: make())
+
+
+@mutation(
+    "Processes that are about to do different things go on, one of them with another bound.",
+    f"{TOGETHER}::test_processes_that_differ_charge_nothing",
+    "DID NOT RAISE",
+)
+def differing_processes_go_on(patch):
+    patch.setattr(processes.Meeting, "agree", lambda self, *of: None)
+
+
+@mutation(
+    "What a run is made of is compared by its kind, not by its numbers.",
+    f"{TOGETHER}::test_different_things_differ",
+    r"assert b'.* != b'",
+)
+def numbers_not_compared(patch):
+    patch.setattr(processes, "_PLAIN", ())
