@@ -151,7 +151,7 @@ def clipping_rate(
         shown = mechanism.unshrunk / mechanism.clip_norm
         given = (mechanism, bound, shown)
         noisy = _centred_share(
-            *given, run.charge_once(mechanism, random.fold_in(key, 1)), moves, records
+            *given, run.charge_once(mechanism, random.fold_in(key, 1), of=moves), moves, records
         )
         centred = float(noisy) / shown
     facts = sum_facts(

@@ -361,10 +361,10 @@ class ChargedRun:
             book()
         return key
 
-    def charge_once(self, mechanism: PrivateSum, user_key: Any) -> Any:
+    def charge_once(self, mechanism: PrivateSum, user_key: Any, *, of: Any = None) -> Any:
         """Charge one release of a sum, as :meth:`charge` does; returns the key of its noise."""
         paid = {"steps": 1, "total_variation": mechanism.tv_per_step}
-        return self.charge(mechanism.event(1), user_key, of=mechanism, **paid)
+        return self.charge(mechanism.event(1), user_key, of=(mechanism, of), **paid)
 
     def paid_key(self, user_key: Any, *, of: Any) -> Any:
         """The key of steps that an earlier charge of the object covers.

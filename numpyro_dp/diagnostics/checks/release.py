@@ -113,7 +113,7 @@ def answered(
         shown = mechanism.unshrunk / question.bound
         # No name for the key of the noise: it would outlive an exception, in its traceback.
         total = _summed(
-            *(mechanism, judged, shown, run.charge_once(mechanism, key), made_up, draws),
+            *(mechanism, judged, shown, run.charge_once(mechanism, key, of=draws), made_up, draws),
             [*split.records(args, dict(kwargs), padded=True), split.row_numbers()],
         )
     size = split.num_records
