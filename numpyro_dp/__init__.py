@@ -11,6 +11,7 @@ from numpyro_dp._lazy import on_first_use
 
 if TYPE_CHECKING:
     from numpyro_dp._shards import shard as shard
+    from numpyro_dp._sources import RecordSource as RecordSource
     from numpyro_dp.accounting import (
         Accountant as Accountant,
         Budget as Budget,
@@ -157,6 +158,7 @@ _HOME = {
     "PredictiveCheck": "diagnostics.checks.predictive_result",
     "PrivacyReport": "accounting",
     "PrivateCentre": "svi",
+    "RecordSource": "_sources",
     "Rejection": "mcmc",
     "ReleasedLikelihood": "scoring.released",
     "StronglyLogConcave": "mcmc",

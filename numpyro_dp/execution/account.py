@@ -21,6 +21,7 @@ import jax
 
 from numpyro_dp import _validate
 from numpyro_dp._arrays import MappedFile, mapped_files, require_unchanged, warn_of_copies
+from numpyro_dp._sources import Reading
 from numpyro_dp.accounting import (
     Accountant,
     Budget,
@@ -178,10 +179,10 @@ class Account:
         require_chargeable(called, *inputs)
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(f"this {self.owner} object is already running in another thread")
-        charges, handled = len(self.charges), sys.exception()
+        charges, handled, reading = len(self.charges), sys.exception(), Reading()
         try:
             self._require_one_ledger()
-            run = ChargedRun(self, mapped_files(inputs), meeting)
+            run = ChargedRun(self, mapped_files(inputs), meeting, reading)
             self.mapped = self.mapped or bool(run.files)
             # While nothing is charged: whoever turns warnings into errors keeps the budget.
             warn_of_copies(inputs)
@@ -194,6 +195,7 @@ class Account:
                 error.add_note(self.unfinished(self.charges[charges:]))
             raise
         finally:
+            reading.close()
             self._lock.release()
 
     def _require_one_ledger(self) -> None:
@@ -307,17 +309,21 @@ class ChargedRun:
     :param account: the object's.
     :param files: those that its records are mapped from, as they were at the beginning.
     :param meeting: where it meets the other processes of the run, if there are any.
+    :param reading: by which it fetches records that are stored elsewhere.
     """
 
     account: Account
     files: tuple[MappedFile, ...] = ()
     meeting: Meeting = field(default_factory=Meeting)
+    reading: Reading = field(default_factory=Reading)
 
     def require_unchanged(self) -> None:
-        """Refuse a result of records that lie in a file which is no longer what it was.
+        """Refuse a result of a file that is no longer what it was, or of rows that nobody got.
 
-        :raises RuntimeError: it was changed, replaced or removed; nothing is said of what it holds.
+        :raises RuntimeError: it was changed, replaced or removed, or a store did not give the rows
+            that it was asked for; nothing is said of what either holds.
         """
+        self.reading.require_read()
         require_unchanged(self.files)
 
     def prepared(self, prepare: Callable[..., T], *args: Any) -> T:

@@ -18,6 +18,20 @@ _ROW_BY_ROW = (
 )
 
 
+TRUSTED = "whoever stores the records is trusted not to look at which rows are fetched"
+_FETCHED = ", fetched from a store"
+_SEEN = (
+    _FETCHED + " that may tell who is in a batch: charged without amplification by sampling, as if "
+    "every record were in every batch"
+)
+
+
+def conditions_of(mechanism: PrivateSum) -> tuple[str, ...]:
+    """What the event of a private sum depends on beside the key of its noise."""
+    fetched = mechanism.storage is not None and mechanism.amplified
+    return (TRUSTED,) if fetched else ()
+
+
 def sum_facts(mechanism: PrivateSum, summands: str, *, draw: str = "step", **said: Any) -> RunFacts:
     """The facts of a run that releases a private sum.
 
@@ -28,6 +42,8 @@ def sum_facts(mechanism: PrivateSum, summands: str, *, draw: str = "step", **sai
     """
     rate, private = mechanism.sampling_rate, mechanism.is_private
     batches = f"Poisson sampling, rate {rate:.6g}, a fresh draw for each {draw}"
+    if mechanism.storage is not None:
+        batches += _FETCHED if mechanism.amplified else _SEEN
     lattice = _LATTICE + (_ROW_BY_ROW if mechanism.max_records is not None else "")
     raw = "gradients" if "gradient" in summands else "statistics"
     unprotected = f"none: un-noised, unclipped {raw}"
@@ -39,6 +55,7 @@ def sum_facts(mechanism: PrivateSum, summands: str, *, draw: str = "step", **sai
         "noise_multiplier": mechanism.noise_multiplier,
         "overflow_delta": mechanism.tv_per_step,
         "arithmetic": lattice if private else "floating point",
+        "conditions": conditions_of(mechanism),
     }
     return RunFacts(**(found | said))
 

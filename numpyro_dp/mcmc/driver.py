@@ -234,7 +234,7 @@ class MCMC(numpyro.infer.MCMC):
         kernel, chains = self.sampler, int(self.num_chains)
         keys, relation = as_typed_keys(rng_key, chains), self._account.relation
         inputs = (kernel, relation, keys, args, kwargs, init_params)
-        fixed = (self._planned_steps, chains, extra_fields, self.postprocess_fn)
+        fixed = (self._planned_steps, chains, extra_fields, self.postprocess_fn, charged.reading)
         bound, first, start, records = charged.prepared(prepare, *inputs, *fixed)
         require_one_division(bound, self.chain_method)
         resumed = self._warmup_state is not None

@@ -63,6 +63,8 @@ class BoundKernel(_Kernel):
 
     # Whether rows that fill up the part of the last of several devices are masked.
     masks_padding: ClassVar[bool] = False
+    # Whether rows that are stored elsewhere are fetched.
+    fetches: ClassVar[bool] = False
 
     @property
     def model(self) -> None:

@@ -20,6 +20,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro.util import nested_attrgetter
 
+from numpyro_dp._sources import require_read
 from numpyro_dp.mcmc.kernel import BoundKernel, is_batched
 
 
@@ -62,6 +63,7 @@ def collect(
         state, collection = _chunk(
             kernel, gather, size, thinning, low, high, start, state, collection, records
         )
+        require_read(records, state.i)
         yield high, state, collection
     if upper == 0:
         yield 0, state, collection

@@ -90,10 +90,12 @@ def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict
 
     def ready() -> tuple[Any, dict]:
         bound = bound_for(kernel, keys, args, kwargs)
-        if bound.private_model.shards is not None:
+        layout = bound.private_model.layout
+        if layout.shards is not None or layout.storage is not None:
             raise ValueError(
                 "numpyro.infer.MCMC hands records over as values that do not tell where they lie: "
-                "for records that are divided among devices use numpyro_dp.MCMC"
+                "for records that are divided among devices or fetched from a store use "
+                "numpyro_dp.MCMC"
             )
         return bound, starting_positions(
             bound.private_model, kernel.init_strategy, keys, init_params, chains

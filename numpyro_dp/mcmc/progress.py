@@ -87,7 +87,9 @@ class ChainsCost:
         """What is charged for and comes after the first ``now`` steps of all chains."""
         if not later:
             return None
-        return Reserved(self.event, now, later, self.num_chains, self.bound.private_model.plate)
+        bound = self.bound
+        shared = self.num_chains, bound.private_model.plate, bound.facts().conditions
+        return Reserved(self.event, now, later, *shared)
 
     def table(self, relation: Relation, delta: float, shown: bool) -> EpsilonTable:
         """ε by number of steps, over all chains."""

@@ -41,6 +41,7 @@ class Reserved(NamedTuple):
     - **later**: private steps of the samples, over all chains.
     - **chains**: chains.
     - **plate**: the private plate.
+    - **conditions**: what the charge depends on.
     """
 
     event: DpEvent
@@ -48,6 +49,7 @@ class Reserved(NamedTuple):
     later: int
     chains: int
     plate: str
+    conditions: tuple[str, ...]
 
     def covers(self, bound: BoundKernel, steps: int, chains: int, state: Any) -> bool:
         """Whether ``steps`` of ``bound`` from ``state`` on are those samples, or fewer of them."""
@@ -55,4 +57,6 @@ class Reserved(NamedTuple):
             return False
         if steps_behind(state) * chains != self.done:
             return False
+        if bound.facts().conditions != self.conditions:
+            return False  # Events alone do not tell what they depend on.
         return bound.event(self.done + self.later, start=0, num_chains=chains) == self.event

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import random
 from jaxtyping import Array
 
+from numpyro_dp._sources import Reading
 from numpyro_dp.accounting import Relation
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.execution.processes import on_each
@@ -50,8 +51,13 @@ def check_options(kernel: Any, *, jit_model_args: bool, chain_method: Any) -> No
 def require_one_division(bound: BoundKernel, chain_method: str) -> None:
     """Refuse to divide both the chains and the records among devices.
 
-    :raises ValueError: both are asked for.
+    :raises ValueError: both are asked for, or the records are fetched from a store.
     """
+    if chain_method == "parallel" and bound.private_model.layout.storage is not None:
+        raise ValueError(
+            "chain_method='parallel' puts all records on every device, and these are fetched from "
+            "a store: use chain_method='vectorized', whose chains fetch theirs together"
+        )
     if chain_method == "parallel" and bound.private_model.shards is not None:
         raise ValueError(
             "chain_method='parallel' puts all records on every device, and these are divided among "
@@ -195,6 +201,7 @@ def prepare(
     num_chains: int,
     extra_fields: Sequence[str],
     postprocess_fn: Callable[[dict], dict] | None,
+    reading: Reading,
 ) -> Ready:
     """Split the model, fix every number, start the chains at public positions.
 
@@ -208,6 +215,7 @@ def prepare(
     :param num_chains: chains.
     :param extra_fields: fields of the state to be collected.
     :param postprocess_fn: what the caller makes of a draw.
+    :param reading: by which records that are stored elsewhere are fetched.
     :raises UnsupportedModelError: when the model cannot be split, or code names the records.
     :raises ValueError: when anything else does not fit.
     """
@@ -230,13 +238,14 @@ def prepare(
         )
 
     bound, own = bind(kernel, num_steps), kernel.init_kernel
-    first = bound.first(num_chains)
+    first, fetches = bound.first(num_chains), bound.fetches
     if own is not None:
         one = bind(own, num_chains * own.steps_per_sample)
-        first = FirstSample(one, type(own).__name__, num_chains)
+        first, fetches = FirstSample(one, type(own).__name__, num_chains), fetches and one.fetches
     start = starting_positions(model, kernel.init_strategy, keys, init_params, num_chains)
     check_fields(bound, start, extra_fields)
     # The first sample is made of the same rows as the steps behind it.
     masked = bound.masks_padding and (own is None or one.masks_padding)
-    records = model.records(args, kwargs, padded=masked)
+    by = reading if fetches else None
+    records = model.records(args, kwargs, padded=masked, reading=by)
     return Ready(bound, first, start, tuple(bound.leaves(records)))

@@ -9,6 +9,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int32
 
+from numpyro_dp._sources import StoredRows, rows_of
+
 # Bytes: of a line of cache, and of data past which rows are mostly not in it.
 _CACHE_LINE = 64
 _OUT_OF_CACHE = 1 << 24
@@ -28,13 +30,14 @@ def block(
         rows = lax.dynamic_slice_in_dim(batch[0], number * size, size)
         mask = lax.dynamic_slice_in_dim(batch[1], number * size, size)
         rows = _fetched(records, rows)
-        return [leaf[rows][:, None] for leaf in records], rows, mask
+        leaves = rows_of(records, rows, lambda leaf: leaf[rows])
+        return [leaf[:, None] for leaf in leaves], rows, mask
     # The last block reaches back over rows already summed, which are masked: padding would copy
     # the data.
     start = jnp.minimum(number * size, num_records - size)
     rows = start + jnp.arange(size, dtype=jnp.int32)
-    leaves = [lax.dynamic_slice_in_dim(leaf, start, size)[:, None] for leaf in records]
-    return leaves, rows, rows >= number * size
+    leaves = rows_of(records, rows, lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size))
+    return [leaf[:, None] for leaf in leaves], rows, rows >= number * size
 
 
 def _fetched(records: list[Array], rows: Int32[Array, " rows"]) -> Int32[Array, " rows"]:
@@ -49,7 +52,7 @@ def _fetched(records: list[Array], rows: Int32[Array, " rows"]) -> Int32[Array, 
         return rows
     loaded = jnp.zeros((), jnp.uint32)
     for leaf in records:
-        if leaf.nbytes < _OUT_OF_CACHE or leaf.dtype.itemsize != 4:
+        if isinstance(leaf, StoredRows) or leaf.nbytes < _OUT_OF_CACHE or leaf.dtype.itemsize != 4:
             continue
         flat = leaf.reshape(leaf.shape[0], -1)
         width = min(flat.shape[1], _LINES * _CACHE_LINE // 4)

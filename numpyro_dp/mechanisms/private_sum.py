@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, Key, UInt32
 
 from numpyro_dp import _validate
 from numpyro_dp._shards import Shards, require_everywhere
+from numpyro_dp._sources import Storage
 from numpyro_dp.accounting import events
 from numpyro_dp.mechanisms._checks import checked_shape
 from numpyro_dp.mechanisms.blocks import blockwise_sum
@@ -69,6 +70,7 @@ class PrivateSum:
     :param entries: most coordinates of a record's vector that are not zero, which rounding and
         blocks are planned for; ``dim`` by default. No guarantee rests on it.
     :param shards: devices among which the records are divided; ``None`` for one device.
+    :param storage: where records are fetched from by row number; ``None`` where they are at hand.
 
     **Privacy.** One release is the Gaussian mechanism at ``noise_multiplier``, Poisson-subsampled
     at ``sampling_rate``, up to ``tv_per_step`` in total variation. A record's contribution is an
@@ -87,6 +89,9 @@ class PrivateSum:
     drawn for all rows and looked at by each device, or, where it is large, drawn by each device for
     its own rows with a key of its own: independent coins on disjoint rows are coins on all of them.
     Rows that fill up the last part are no records: they are masked.
+
+    Where rows are fetched from a storage that is not trusted, who is in a batch is known there: a
+    release then counts as one of all records, at the same sensitivity and noise.
 
     **Example**::
 
@@ -111,6 +116,7 @@ class PrivateSum:
     bounds: tuple[RecordLimit, ...] = ()
     entries: int | None = None
     shards: Shards | None = None
+    storage: Storage | None = None
 
     @classmethod
     def create(
@@ -128,6 +134,7 @@ class PrivateSum:
         scale: tuple[float, ...] | None = None,
         entries: int | None = None,
         shards: Shards | None = None,
+        storage: Storage | None = None,
     ) -> Self:
         """Fix batches, lattice and noise for a run.
 
@@ -191,12 +198,18 @@ class PrivateSum:
             bounds=bounds,
             entries=entries,
             shards=shards,
+            storage=storage,
         )
 
     @property
     def is_private(self) -> bool:
         """False on the float path, which has no guarantee."""
         return self.lattice is not None
+
+    @property
+    def amplified(self) -> bool:
+        """Whether nobody who is not trusted sees who is in a batch."""
+        return self.sampler is not None and (self.storage is None or self.storage.trusted)
 
     @property
     def expected_batch(self) -> float:
@@ -244,7 +257,7 @@ class PrivateSum:
         releases = []
         for level, count in counts.items():
             one: events.DpEvent = events.GaussianDpEvent(level)
-            if self.sampler is not None:
+            if self.amplified:
                 one = events.PoissonSampledDpEvent(self.sampling_rate, one)
             releases.append(events.SelfComposedDpEvent(one, count))
         return events.ComposedDpEvent([*releases, distance])

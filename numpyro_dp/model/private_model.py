@@ -18,6 +18,7 @@ from numpyro.infer import init_to_uniform
 
 from numpyro_dp import _validate
 from numpyro_dp._shards import Shards, row_numbers
+from numpyro_dp._sources import Reading
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.additivity import dummy_records
 from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
@@ -203,7 +204,8 @@ class PrivateModel(Frozen):
         model_kwargs: Mapping[str, Any] | None = None,
         *,
         padded: bool = False,
-    ) -> list[Array]:
+        reading: Reading | None = None,
+    ) -> list[Any]:
         """Return the record arguments as one flat list of JAX arrays, a row for each record.
 
         :param model_args: arguments of the same structure, shapes and public values as those the
@@ -211,6 +213,7 @@ class PrivateModel(Frozen):
         :param model_kwargs: keyword arguments, likewise.
         :param padded: whether the caller masks rows from ``num_records`` on, which fill up the part
             of the last of several devices.
+        :param reading: by which the caller fetches rows of a :class:`numpyro_dp.RecordSource`.
         :returns: Arrays of shape ``(num_records, ...)``, padding aside. One record is
             ``[a[i : i + 1] for a in ...]``.
         :raises UnsupportedModelError: when the arguments differ in anything but the arrays' values.
@@ -229,7 +232,7 @@ class PrivateModel(Frozen):
                 "the arguments differ from those the model was split with (their number of rows): "
                 "build a new PrivateModel for them"
             )
-        return as_records(layout, arrays, padded=padded)
+        return as_records(layout, arrays, padded=padded, reading=reading)
 
     def init(
         self, rng_key: Array, strategy: Callable[..., Any] = init_to_uniform
@@ -364,10 +367,10 @@ def _specify(
             f"the model is an unhashable {type(model).__name__}: pass a function"
         )
     layout, _ = read_arguments(model, model_args, model_kwargs)
-    if private_size and layout.shards is not None:
+    if private_size and (layout.shards is not None or layout.storage is not None):
         raise UnsupportedModelError(
             "the number of records is private, and cannot stay so where records are divided among "
-            "devices: give arrays that lie on one device"
+            "devices or fetched from a store: give arrays that lie on one device"
         )
     if not private_size or not layout.arrays:
         return Spec(model, layout, data_plate, private_size, x64())
@@ -409,5 +412,7 @@ def _difference(expected: Layout, got: Layout) -> str:
         return "another number or nesting of arguments"
     if expected.shards != got.shards:
         return "the devices among which the records are divided"
+    if expected.storage != got.storage:
+        return "where the records are stored"
     names = [b.name for a, b in zip(expected.leaves, got.leaves, strict=True) if a != b]
     return f"argument(s) {quoted(names)}: shape, dtype or public value"

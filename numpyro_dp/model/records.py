@@ -20,6 +20,7 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp._arrays import as_jax, how_to_convert
 from numpyro_dp._shards import PaddedRecords, Shards, shards_of
+from numpyro_dp._sources import NOT_FETCHED, Reading, RecordSource, Storage, storage_of
 from numpyro_dp.errors import UnsupportedModelError
 
 # So many arrays in a list are rows of one; and so many entries may be records whose number nobody
@@ -93,12 +94,14 @@ class FixedLeaf:
 class Layout:
     """The arguments of a model with the arrays taken out; hashable and comparable by value.
 
-    ``shards`` are the devices among which the arrays are divided, ``None`` for one device.
+    ``shards`` are the devices among which the arrays are divided, ``None`` for one device;
+    ``storage`` is where rows of them are fetched from, ``None`` where all are at hand.
     """
 
     tree: Any
     leaves: tuple[ArrayLeaf | FixedLeaf, ...]
     shards: Shards | None = None
+    storage: Storage | None = None
 
     @functools.cached_property
     def arrays(self) -> tuple[ArrayLeaf, ...]:
@@ -251,15 +254,24 @@ def read_arguments(
         leaves.append(leaf)
         if isinstance(leaf, ArrayLeaf):
             arrays.append(value)
-    return Layout(tree, tuple(leaves), shards_of(arrays)), arrays
+    return Layout(tree, tuple(leaves), shards_of(arrays), storage_of(arrays)), arrays
 
 
-def as_records(layout: Layout, arrays: Sequence[Any], *, padded: bool = False) -> list[jax.Array]:
+def as_records(
+    layout: Layout,
+    arrays: Sequence[Any],
+    *,
+    padded: bool = False,
+    reading: Reading | None = None,
+) -> list[Any]:
     """Return the arrays as JAX arrays with the dtypes that the layout was read with.
 
     :param padded: whether the caller masks rows that only fill up the part of the last device.
-    :raises UnsupportedModelError: there are such rows, and nobody masks them.
+    :param reading: by which the caller fetches rows that are stored elsewhere, if it does.
+    :raises UnsupportedModelError: there are such rows, and nobody masks or fetches them.
     """
+    if layout.storage is not None and reading is None:
+        raise UnsupportedModelError(NOT_FETCHED)
     if layout.shards is not None and not padded and layout.rows % len(layout.shards):
         raise UnsupportedModelError(
             f"this method takes records on {len(layout.shards)} devices only where their number is "
@@ -271,7 +283,9 @@ def as_records(layout: Layout, arrays: Sequence[Any], *, padded: bool = False) -
         pairs = list(zip(layout.arrays, arrays, strict=True))
         if layout.shards is not None:
             return [layout.shards.place(array, leaf.dtype) for leaf, array in pairs]
-        return [as_jax(array, leaf.dtype) for leaf, array in pairs]
+        if reading is None:
+            return [as_jax(array, leaf.dtype) for leaf, array in pairs]
+        return [reading.open(array, leaf.dtype) for leaf, array in pairs]
 
 
 def _listings(value: Any) -> Iterator[Any]:
@@ -282,7 +296,7 @@ def _listings(value: Any) -> Iterator[Any]:
 
 
 def _is_array_like(value: Any) -> bool:
-    kinds = np.ndarray, jax.Array, jax.ShapeDtypeStruct, PaddedRecords, Public
+    kinds = np.ndarray, jax.Array, jax.ShapeDtypeStruct, PaddedRecords, RecordSource, Public
     return isinstance(value, kinds)
 
 

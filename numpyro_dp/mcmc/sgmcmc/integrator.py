@@ -277,6 +277,9 @@ class BoundSumKernel(BoundKernel):
 class BoundPositionKernel(BoundSumKernel):
     """A kernel whose records' vectors are functions of the unconstrained position alone."""
 
+    # A private sum does so, and no other release comes before the steps.
+    fetches: ClassVar[bool] = True
+
     @abstractmethod
     def record_vector(self, z: dict) -> Callable[[list[Array]], Float[Array, " entries"]]:
         """What one record adds to the released sum at a position."""

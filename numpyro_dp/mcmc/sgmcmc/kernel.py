@@ -195,6 +195,7 @@ class GradientKernel(AdaptingKernel):
         mechanism = planned_sum(
             num_records=model.num_records,
             shards=model.shards,
+            storage=model.layout.storage,
             max_records=self.max_records if private_size else None,
             dim=self._entries(dim),
             sampling_rate=rate,

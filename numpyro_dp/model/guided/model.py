@@ -20,6 +20,7 @@ from numpyro.infer import autoguide, init_to_uniform
 from numpyro_dp import _validate
 from numpyro_dp._arrays import LARGE
 from numpyro_dp._shards import row_numbers
+from numpyro_dp._sources import Reading
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
 from numpyro_dp.model.data_free import FEW_ROWS, enough_rows
@@ -295,13 +296,18 @@ class VariationalModel(Frozen):
 
         return outcomes.scored(jax.vmap(values)(keys), rows, drawn_from)
 
-    def records(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
-        """Record arrays, with the row numbers where records draw latents of their own."""
+    def records(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], reading: Reading | None = None
+    ) -> list[Any]:
+        """Record arrays, with the row numbers where records draw latents of their own.
+
+        :param reading: as for :meth:`PrivateModel.records`.
+        """
         given, arrays = read_arguments(self.model, args, kwargs)
         layout = given.redacted() if self.private_size else given
         if layout != self.layout or given.arrays[0].shape[0] != self.num_records:
             raise UnsupportedModelError("the arguments differ from those that were traced")
-        records = as_records(layout, arrays, padded=True)
+        records = as_records(layout, arrays, padded=True, reading=reading)
         if not self.local_latents:
             return records
         return [*records, row_numbers(self.num_records, layout.shards)]

@@ -14,6 +14,7 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.svi import SVIState
 
 from numpyro_dp import _validate
+from numpyro_dp._sources import Reading
 from numpyro_dp.accounting import Accountant, Budget
 from numpyro_dp.execution.account import ChargedRun
 from numpyro_dp.execution.keys import as_typed_keys
@@ -273,7 +274,7 @@ class DPSVI(ChargedSVI):
         inputs = (args, kwargs, init_state, init_params)
         with self._account.opened("DPSVI.run", rng_key, *inputs) as run:
             num_steps = _validate.positive_int("num_steps", num_steps)
-            ready = run.prepared(self.prepared, rng_key, num_steps, *inputs)
+            ready = run.prepared(self.prepared, rng_key, num_steps, *inputs, run.reading)
             # While nothing is spent yet: whoever turns warnings into errors keeps the budget.
             unresolved = unresolved_matrix(self.guide, ready.plan, num_steps)
             if unresolved is not None:
@@ -288,6 +289,7 @@ class DPSVI(ChargedSVI):
         kwargs: dict,
         init_state: SVIState | None = None,
         init_params: dict | None = None,
+        reading: Reading | None = None,
     ) -> Ready:
         """All of a run that comes before its charge: mistakes are met here and cost nothing."""
         if self._settings.adapts:
@@ -300,7 +302,9 @@ class DPSVI(ChargedSVI):
                 self._given[GIVEN_STATE] = None
         if init_params is not None:
             self._given[GIVEN_PARAMS] = None
-        records = tuple(target.records(args, {**kwargs, **self.static_kwargs}))
+        # What a run adapts to is released without fetching.
+        by = None if self._settings.adapts else reading
+        records = tuple(target.records(args, {**kwargs, **self.static_kwargs}, by))
         fit, plan = self._bind(target, state, num_steps)
         begin = first_carry(fit, state, num_steps)
         # What only a trace shows.
@@ -370,6 +374,7 @@ class DPSVI(ChargedSVI):
         plan = self._settings.plan(
             num_records=target.num_records,
             shards=target.layout.shards,
+            storage=target.layout.storage,
             dim=dim,
             curvature_dim=sum(params[name].size for name in held),
             num_steps=num_steps,

@@ -14,6 +14,7 @@ from jax import lax, random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
+from numpyro_dp._sources import require_read
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.mechanisms.centred import centred_clip
 from numpyro_dp.model.guided.model import VariationalModel
@@ -211,6 +212,7 @@ def run_steps(
     for low, high in pairwise(bounds):
         if low < high:
             carry = _chunk(fit, low, high, num_steps - tail, carry, records)
+            require_read(records, carry.i)
             yield high, carry
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.execution.calibration import least_noise
+from numpyro_dp.execution.facts import conditions_of
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from numpyro_dp.svi.dpsvi.elbo import ElboRelease, ElboTrace
@@ -42,8 +43,12 @@ class ReleasePlan:
         return parts[0] if len(parts) == 1 else ComposedDpEvent(parts)
 
     def paid(self, num_steps: int) -> dict[str, Any]:
-        """Releases of a run of ``num_steps``, and what it spends outside the events."""
-        return {"steps": num_steps, "total_variation": self.total_variation(num_steps)}
+        """Releases of a run of ``num_steps``, what it spends outside the events, and if what."""
+        return {
+            "steps": num_steps,
+            "total_variation": self.total_variation(num_steps),
+            "conditions": conditions_of(self.gradient),
+        }
 
     def total_variation(self, num_steps: int) -> float:
         """What a run of ``num_steps`` spends outside the events, at each ε."""
@@ -70,7 +75,7 @@ class AdaptedPlan(ReleasePlan):
         """Releases of adaptation and of ``num_steps``, and what they spend outside the events."""
         steps = super().paid(num_steps)
         before = self.adaptation
-        return {
+        return steps | {
             "steps": before.steps + steps["steps"],
             "total_variation": before.total_variation + steps["total_variation"],
         }
@@ -116,11 +121,12 @@ def planned(
         whole = _squared_loss(gradient, num_steps) / (1 - sum(shares.values()))
 
         def beside(share: float, count: int, clip_norm: float, **own: Any) -> PrivateSum:
-            rate = own["sampling_rate"]
+            rate = own["sampling_rate"] if gradient.amplified else 1.0
             private = gradient.is_private
             return PrivateSum.create(
                 num_records=shape["num_records"],
                 shards=shape.get("shards"),
+                storage=shape.get("storage"),
                 clip_norm=clip_norm if private else math.inf,
                 noise_multiplier=_noise(share * whole, count, rate) if private else 0.0,
                 num_steps=count,
@@ -160,7 +166,7 @@ def _squared_loss(mechanism: PrivateSum, num_steps: int) -> float:
     rate, noise = mechanism.sampling_rate, mechanism.noise_multiplier
     if not mechanism.is_private:
         return math.inf
-    one = 1 / noise**2 if rate == 1 else rate**2 * math.expm1(min(1 / noise**2, 20.0))
+    one = 1 / noise**2 if not mechanism.amplified else rate**2 * math.expm1(min(1 / noise**2, 20.0))
     return num_steps * one
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from numpyro_dp import _validate
 from numpyro_dp._shards import Shards
+from numpyro_dp._sources import Storage
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
@@ -117,6 +118,7 @@ class DPSVISettings:
         *,
         num_records: int,
         shards: Shards | None,
+        storage: Storage | None,
         dim: int,
         curvature_dim: int,
         num_steps: int,
@@ -144,6 +146,7 @@ class DPSVISettings:
             elbo=self.elbo,
             num_records=num_records,
             shards=shards,
+            storage=storage,
             dim=dim,
             sampling_rate=arguments.expected_rate(self.batch_size, self.sampling_rate, num_records),
             clip_norm=float(bound),
