@@ -72,6 +72,26 @@ def _kernel(name: str, **changes: Any) -> Callable[..., None]:
     return run
 
 
+class _Store:
+    def __init__(self, *arrays: np.ndarray) -> None:
+        self.arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def __getitems__(self, rows: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+        return [tuple(array[row] for array in self.arrays) for row in rows]
+
+
+def _stored(held: dict, accountant: Any, secure: bool, *arrays: np.ndarray) -> None:
+    store = _Store(*arrays)
+    sources = (
+        ndp.RecordSource(store, shape=array.shape[1:], dtype=array.dtype, field=field)
+        for field, array in enumerate(arrays)
+    )
+    _kernel("DPSGLD")(held, accountant, secure, *sources)
+
+
 def _nuts(held: dict, accountant: Any, secure: bool, *arrays: np.ndarray) -> None:
     kernel = held["kernel"] = ndp.DPNUTS(
         logistic, privacy=BUDGET, accountant=accountant, allow_unresolved=True
@@ -197,6 +217,7 @@ CASES = {
     "private_posterior_predictive_check": Case(
         _check(ndp.private_posterior_predictive_check), _X_Y, np.inf
     ),
+    "RecordSource": Case(_stored, _FEWER),
     **{f"VIPS {name}": _vips(name) for name in GUIDES},
 }
 _QUICK = ("PrivateCentre", "count_missing")

@@ -2,11 +2,13 @@
 
 from contextlib import contextmanager
 
-from numpyro_dp.execution import account, processes
+from numpyro_dp._sources import Reading
+from numpyro_dp.execution import account, facts, processes
 from numpyro_dp.execution.account import Account, ChargedRun
 from tests.mutations.registry import mutation
 
 RUNS = "execution/test_account.py"
+STORES = "scale/test_sources.py"
 TOGETHER = "execution/test_processes.py"
 
 
@@ -145,6 +147,37 @@ def traced_runs_charged_once(patch):
 )
 def private_number_in_errors(patch):
     patch.setattr(account, "redacted", lambda private, prepare, *given: prepare(*given))
+
+
+@mutation(
+    "That a store is trusted not to look is no condition of what is charged.",
+    f"{STORES}::test_a_trusted_storage_is_a_condition",
+    r"facts\(\)\.conditions",
+)
+def trust_unsaid(patch):
+    patch.setattr(facts, "conditions_of", lambda mechanism: ())
+
+
+@mutation(
+    "What a store says of the rows that it was asked for comes out with the error.",
+    f"{STORES}::test_an_error_of_the_store_ends_the_run_and_tells_nothing",
+    r"type\(seen\.raised\) is",
+    slow=True,
+)
+def rows_in_an_error(patch):
+    def rows(self, places, rows):
+        return self._rows([self.sources[place] for place in places], rows)
+
+    patch.setattr(Reading, "rows", rows)
+
+
+@mutation(
+    "A run goes on with zeros in the place of records that could not be fetched.",
+    f"{STORES}::test_a_failing_store_is_asked_once_and_known_to_have_failed",
+    "DID NOT RAISE",
+)
+def unread_records_unnoticed(patch):
+    patch.setattr(Reading, "require_read", lambda self: None)
 
 
 # --- several processes

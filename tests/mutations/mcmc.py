@@ -27,6 +27,20 @@ DPSGLD = {"name": "DPSGLD"}
 # --- what is charged
 
 
+@mutation(
+    "Samples that were paid for without a condition are drawn under one.",
+    "scale/test_sources.py::test_what_was_paid_for_without_a_condition_covers_nothing_with_one",
+    r"not reserved\.covers|not .*covers",
+)
+def condition_of_reserved_samples_ignored(patch):
+    honest = Reserved.covers
+
+    def covers(self, bound, *run):
+        return honest(self._replace(conditions=bound.facts().conditions), bound, *run)
+
+    patch.setattr(Reserved, "covers", covers)
+
+
 def _charging(patch, paid):
     """Charge other steps than those of a run: from those, and the steps of a sample."""
     honest = MCMC._charge

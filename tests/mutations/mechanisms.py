@@ -27,6 +27,7 @@ BATCHES = "mechanisms/test_subsample.py"
 TABLES = "mechanisms/test_lattice.py"
 WORDS = "mechanisms/test_random.py"
 DEVICES = "mechanisms/test_sharded.py"
+STORES = "scale/test_sources.py"
 BITS = "mechanisms/accept/test_accept.py"
 RATIOS = "mechanisms/accept/test_accept_sum.py"
 
@@ -604,3 +605,12 @@ def mini_batch_not_thinned(patch):
 def rows_of_one_half(patch):
     honest = minibatch._rows
     everywhere(patch, honest, lambda records, *words: honest(-(-records // 2), *words))
+
+
+@mutation(
+    "Amplification by sampling is claimed against a store that is told who is in a batch.",
+    f"{STORES}::test_a_storage_that_is_not_trusted_gets_no_amplification",
+    "PoissonSampled",
+)
+def amplified_before_all_eyes(patch):
+    patch.setattr(PrivateSum, "amplified", property(lambda self: self.sampler is not None))
