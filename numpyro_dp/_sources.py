@@ -30,7 +30,8 @@ UNREAD = (
 """Said of every failure alike."""
 NOT_FETCHED = (
     "rows of a RecordSource are fetched by DPSGLD, DPSGHMC, DPSGNHT and DPSGFS with step_size and "
-    "clip_norm, in numpyro_dp.MCMC, and by DPSVI with clip_norm. Use one of these, or copy the "
+    "clip_norm, in numpyro_dp.MCMC, and by DPSVI with clip_norm, where no other argument is "
+    "divided among devices. Use one of these, or copy the "
     "records once, piece by piece, to a file made by np.lib.format.open_memmap, which whatever "
     "computes on a CPU reads where it lies"
 )
@@ -181,10 +182,16 @@ class Reading:
     def open(self, source: Any, dtype: np.dtype) -> Any:
         """The leaf that stands for a source within a program; of an array, the array for JAX.
 
-        :raises ValueError: JAX has no CPU, by which programs call back.
+        :raises ValueError: JAX has no CPU, by which programs call back, or is one of several
+            processes.
         """
         if not isinstance(source, RecordSource):
             return as_jax(source, dtype)
+        if jax.process_count() > 1:
+            raise ValueError(
+                "a RecordSource is fetched by one process, and this is one of several, each of "
+                "which would fetch the same batches: run it without jax.distributed.initialize()"
+            )
         if host_device() is None:
             raise ValueError(
                 "a RecordSource is fetched by the host, which JAX is not allowed to use: add cpu "

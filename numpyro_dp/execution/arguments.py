@@ -13,6 +13,7 @@ import numpy as np
 from numpyro_dp import _validate
 from numpyro_dp._arrays import as_jax
 from numpyro_dp._shards import PaddedRecords, Shards
+from numpyro_dp._sources import NOT_FETCHED, RecordSource
 from numpyro_dp.accounting import Budget
 
 
@@ -118,6 +119,8 @@ def require_numbers(name: str, array: Any, shape: str) -> None:
     :param shape: the shape that is asked for, in words.
     :raises ValueError: for anything but a NumPy or JAX array of real numbers.
     """
+    if isinstance(array, RecordSource):
+        raise ValueError(NOT_FETCHED)
     masked = isinstance(array, np.ma.MaskedArray)  # JAX would drop the mask.
     is_array = isinstance(array, (np.ndarray, jax.Array, PaddedRecords)) and not masked
     kinds = (jnp.floating, jnp.integer, jnp.bool_)

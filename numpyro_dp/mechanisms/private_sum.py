@@ -88,10 +88,8 @@ class PrivateSum:
     sum, exact in any order, is the only thing that travels; noise is added to it once. A batch is
     drawn for all rows and looked at by each device, or, where it is large, drawn by each device for
     its own rows with a key of its own: independent coins on disjoint rows are coins on all of them.
-    Rows that fill up the last part are no records: they are masked.
-
-    Where rows are fetched from a storage that is not trusted, who is in a batch is known there: a
-    release then counts as one of all records, at the same sensitivity and noise.
+    Rows that fill up the last part are no records: they are masked. A storage that is not trusted
+    is told who is in a batch: a release then counts as one of all records, its noise the same.
 
     **Example**::
 
@@ -229,7 +227,9 @@ class PrivateSum:
     def tv_per_step(self) -> float:
         """Total variation of one release to the ideal mechanism: tables and overflowing rooms."""
         noise = 0.0 if self.lattice is None else self.dim * self.lattice.tv
-        return noise + (0.0 if self.sampler is None else self._draws * self.sampler.tv)
+        # Where others know the batch, nothing rests on how it was drawn.
+        drawn = self.sampler if self.amplified else None
+        return noise + (0.0 if drawn is None else self._draws * drawn.tv)
 
     @property
     def unshrunk(self) -> float:

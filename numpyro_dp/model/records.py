@@ -270,7 +270,7 @@ def as_records(
     :param reading: by which the caller fetches rows that are stored elsewhere, if it does.
     :raises UnsupportedModelError: there are such rows, and nobody masks or fetches them.
     """
-    if layout.storage is not None and reading is None:
+    if layout.storage is not None and (reading is None or layout.shards is not None):
         raise UnsupportedModelError(NOT_FETCHED)
     if layout.shards is not None and not padded and layout.rows % len(layout.shards):
         raise UnsupportedModelError(

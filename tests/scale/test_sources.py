@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -15,6 +16,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 import numpyro_dp as ndp
 from numpyro_dp import _sources
+from numpyro_dp._shards import Shards
 from numpyro_dp._sources import UNREAD, Reading, RecordSource
 from numpyro_dp.accounting import events
 from numpyro_dp.execution.facts import TRUSTED
@@ -22,6 +24,7 @@ from numpyro_dp.mcmc.progress import ChainsCost
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.mechanisms.random import CHACHA20
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.model.records import as_records, read_arguments
 from tests.leaks.scan import PLANTED, leaks, locals_left, watch, without_frames
 from tests.models import logistic
 
@@ -177,10 +180,16 @@ def bound_on(*given, **changes):
 def test_a_storage_that_is_not_trusted_gets_no_amplification():
     told, at_hand = bound_on(*sources(Store())), bound_on(X, Y)
     one = events.GaussianDpEvent(2.0)
-    distance = events.TotalVariation(10 * at_hand.private_sum.tv_per_step)
+    drawn = at_hand.private_sum.tv_per_step
+    noise = drawn - at_hand.private_sum.sampler.tv
+    assert told.private_sum.tv_per_step == pytest.approx(noise, rel=1e-9)
+    distance = events.TotalVariation(10 * told.private_sum.tv_per_step)
     assert told.event(10) == events.ComposedDpEvent([events.SelfComposedDpEvent(one, 10), distance])
     assert at_hand.event(10) == events.ComposedDpEvent(
-        [events.SelfComposedDpEvent(events.PoissonSampledDpEvent(0.1, one), 10), distance]
+        [
+            events.SelfComposedDpEvent(events.PoissonSampledDpEvent(0.1, one), 10),
+            events.TotalVariation(10 * drawn),
+        ]
     )
     assert told.facts().conditions == ()
     assert "without amplification by sampling" in told.facts().sampler
@@ -451,12 +460,17 @@ def _front(constructor, **options):
     return run
 
 
+def _metropolis():
+    return ran(ndp.DPFastMH(logistic, step_size=0.3, lipschitz=2.0, max_move=0.6), X, Y)
+
+
 def _vips(accountant, *given):
     guide = ndp.guides.PolyaGammaGuide(logistic, row_norm=3.0)
     ndp.VIPS(logistic, guide, noise_multiplier=2.0, accountant=accountant).run(KEY, 12, *given)
 
 
 BUDGET = ndp.Budget(12.0, 1e-5)
+_DRAWS = {"w": np.zeros((5, 2), np.float32)}
 REFUSING = {
     "parallel": (_parallel, "chain_method='vectorized'"),
     "plain NumPyro": (_plain, "numpyro_dp.MCMC"),
@@ -468,13 +482,13 @@ REFUSING = {
         lambda accountant, x, _: ndp.count_missing(
             KEY, x, noise_multiplier=2.0, accountant=accountant
         ),
-        "NumPy or JAX array",
+        "open_memmap",
     ),
     "PrivateCentre": (
         lambda accountant, x, _: ndp.PrivateCentre(
             row_norm=2.0, noise_multiplier=2.0, accountant=accountant
         ).run(KEY, x),
-        "NumPy or JAX array",
+        "open_memmap",
     ),
     "DPSGLD adapted": (_kernel(ndp.DPSGLD, privacy=BUDGET), "open_memmap"),
     "DPFastMH": (_kernel(ndp.DPFastMH, step_size=0.3, lipschitz=2.0, max_move=0.6), "open_memmap"),
@@ -482,6 +496,22 @@ REFUSING = {
     "init_kernel": (_first, "open_memmap"),
     "DPSVI adapted": (_svi_adapted, "open_memmap"),
     "VIPS": (_vips, "open_memmap"),
+    "OPS": (
+        _kernel(ndp.OPS, guarantee=ndp.StronglyLogConcave(row_norm=1.0), likelihood_power=0.2),
+        "open_memmap",
+    ),
+    "private_accuracy": (
+        lambda accountant, *given: ndp.private_accuracy(
+            KEY, logistic, _DRAWS, *given, noise_multiplier=3.0, accountant=accountant
+        ),
+        "open_memmap",
+    ),
+    "clipping_rate": (
+        lambda accountant, *given: ndp.clipping_rate(
+            KEY, _metropolis(), *given, noise_multiplier=2.0, accountant=accountant
+        ),
+        "open_memmap",
+    ),
     "LikelihoodRelease": (
         _front(ndp.LikelihoodRelease, privacy=BUDGET, allow_unresolved=True),
         "open_memmap",
@@ -492,6 +522,9 @@ REFUSING = {
     ),
 }
 DEAR = {
+    "OPS",
+    "private_accuracy",
+    "clipping_rate",
     "DPSGLD adapted",
     "DPNUTS",
     "DPSVI adapted",
@@ -502,6 +535,7 @@ DEAR = {
 }
 
 
+@pytest.mark.usefixtures("no_compilation_cache")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n in DEAR else ()) for n in REFUSING]
 )
@@ -513,6 +547,29 @@ def test_everything_else_refuses_a_source_before_the_charge(name):
     assert not accountant.entries
     assert not store.asked
     assert not _sources._OPEN
+
+
+def test_divided_arrays_stand_beside_no_source(reading):
+    layout, arrays = read_arguments(logistic, (sources(Store())[0], Y), {})
+    with pytest.raises(ValueError, match="divided among devices"):
+        as_records(replace(layout, shards=Shards((0, 1))), arrays, padded=True, reading=reading)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "said"),
+    [("process_count", 2, "one of several"), ("local_devices", None, "JAX_PLATFORMS")],
+)
+def test_nobody_fetches_in_several_processes_or_without_a_host(
+    name, found, said, reading, monkeypatch
+):
+    def answered(*_, **__):
+        if found is None:
+            raise RuntimeError
+        return found
+
+    monkeypatch.setattr(jax, name, answered)
+    with pytest.raises(ValueError, match=said):
+        opened(reading, *sources(Store()))
 
 
 class Blind:

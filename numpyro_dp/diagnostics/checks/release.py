@@ -111,10 +111,12 @@ def answered(
         mechanism = _planned(account, payment, noise, question, _size(draws))
         # Past this, rounding would shrink vectors, and so the mean of them.
         shown = mechanism.unshrunk / question.bound
-        # No name for the key of the noise: it would outlive an exception, in its traceback.
+        # No name for the key of the noise: it would outlive an exception, in its traceback. Last,
+        # for what refuses the records must do so before the charge.
         total = _summed(
-            *(mechanism, judged, shown, run.charge_once(mechanism, key, of=draws), made_up, draws),
+            *(mechanism, judged, shown, made_up, draws),
             [*split.records(args, dict(kwargs), padded=True), split.row_numbers()],
+            run.charge_once(mechanism, key, of=draws),
         )
     size = split.num_records
     facts = sum_facts(
@@ -202,10 +204,10 @@ def _summed(
     mechanism: PrivateSum,
     judged: _Judged,
     shown: float,
-    key: Any,
     made_up: Any,
     draws: Draws,
     records: list[Array],
+    key: Any,
 ) -> Float[Array, " dim"]:
     """The noisy sum over records, numbered, of ``shown`` times their vectors."""
 
