@@ -58,8 +58,7 @@ class RecordSource:
     :param store: has ``__len__`` and ``__getitems__``, as grain's, Hugging Face's and PyTorch's
         sources do: the latter takes an array of row numbers, of which some may be equal, and
         returns as many records in that order: a sequence, or one array (for ``field``, a mapping
-        to arrays) with a row for each. It is called on the thread that runs the program, and must
-        not use JAX.
+        to arrays) with a row for each. It is called on threads of JAX's own, and must not use JAX.
     :param shape: shape of one record, ``()`` for a number; by default the store's own
         ``shape[1:]``. Public.
     :param dtype: type of its entries; by default the store's own ``dtype``. Public.

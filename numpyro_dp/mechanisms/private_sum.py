@@ -297,7 +297,7 @@ class PrivateSum:
             are not divided among all of them.
         """
         require_everywhere("PrivateSum.release", self.shards)
-        require_rows(records, self.num_records, self.shards)
+        require_rows(records, self.num_records, self.shards, self.storage)
         own_key = None
         if self._draws > 1:
             # Some generators use the words of a key for what is folded into it too.

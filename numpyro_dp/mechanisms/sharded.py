@@ -9,6 +9,7 @@ from jax import random
 from jaxtyping import Array, Bool, Int32, Key
 
 from numpyro_dp._shards import Shards, rows_held
+from numpyro_dp._sources import Storage, StoredRows
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.subsample import PoissonSampler
 
@@ -92,11 +93,18 @@ def places(sampler: PoissonSampler | None, num_records: int, shards: Shards | No
     return num_records if shards is None else shards.rows(num_records)
 
 
-def require_rows(records: Any, num_records: int, shards: Shards | None) -> None:
+def require_rows(
+    records: Any, num_records: int, shards: Shards | None, storage: Storage | None
+) -> None:
     """Refuse records that are not those that a sum was made for.
 
-    :raises ValueError: naming the shapes.
+    :raises ValueError: naming the shapes, or the store that the sum's event does not count with.
     """
+    if storage is None and any(isinstance(leaf, StoredRows) for leaf in records):
+        raise ValueError(
+            "rows would be fetched from a store that may tell who is in a batch, and the sum was "
+            "made for records at hand: give storage="
+        )
     held = num_records if shards is None else len(shards) * shards.rows(num_records)
     if any(leaf.shape[:1] != (held,) for leaf in records):
         raise ValueError(

@@ -1,7 +1,7 @@
 """Run a front end on records of a mapped file, in a process of its own; says what it took.
 
-``python -m tests.scale.memory KIND mapped|copied MEGABYTES FOLDER`` prints a line of JSON: peak
-anonymous memory over what was there before (MB), seconds, and a digest of what was released.
+``python -m tests.scale.memory KIND mapped|copied|stored MEGABYTES FOLDER`` prints a line of JSON:
+peak anonymous memory over what was there before (MB), seconds, and a digest of what was released.
 """
 
 import hashlib
@@ -90,6 +90,19 @@ def vips(x, y):
     return lambda: fit.run(jax.random.key(0), 5, x, y, progress_bar=False).params
 
 
+class Rows:
+    """A mapped file as a store."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitems__(self, rows):
+        return self.array[rows]
+
+
 KINDS = {
     "mini": lambda x, y: langevin(x, y, 2_000, batch_size=BATCH),
     "full": lambda x, y: langevin(x, y, 3),
@@ -132,6 +145,8 @@ def main(kind, source, megabytes, folder, repeat="1"):
     x, y = (np.load(path, mmap_mode="r") for path in paths)
     if source == "copied":
         x, y = np.array(x), np.array(y)
+    if source == "stored":
+        x, y = (ndp.RecordSource(Rows(each), trusted_storage=True) for each in (x, y))
     run = KINDS[kind](x, y)
     for _ in range(int(repeat)):
         found, seconds, before, peak = measured(run)

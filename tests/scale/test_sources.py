@@ -17,7 +17,7 @@ from numpyro.infer.autoguide import AutoNormal
 import numpyro_dp as ndp
 from numpyro_dp import _sources
 from numpyro_dp._shards import Shards
-from numpyro_dp._sources import UNREAD, Reading, RecordSource
+from numpyro_dp._sources import UNREAD, Reading, RecordSource, Storage
 from numpyro_dp.accounting import events
 from numpyro_dp.execution.facts import TRUSTED
 from numpyro_dp.mcmc.progress import ChainsCost
@@ -92,7 +92,7 @@ def released(mechanism, chains, records):
 def sum_of(rate, **options):
     fixed = {"num_records": ROWS, "dim": 2, "clip_norm": 1.0, "noise_multiplier": 2.0}
     planned = {**fixed, "sampling_rate": rate, "num_steps": 10, "delta": 1e-5, **options}
-    return PrivateSum.create(**planned)
+    return PrivateSum.create(**{"storage": Storage(trusted=False), **planned})
 
 
 @pytest.fixture
@@ -166,6 +166,13 @@ def test_a_record_that_is_not_finite_adds_nothing(value, reading):
         reading.require_read()
     assert np.all(np.isfinite(found[0]))
     np.testing.assert_array_equal(*found)
+
+
+def test_a_sum_for_records_at_hand_fetches_none(reading):
+    """Its event would claim what a store may tell."""
+    for rate in (0.1, 1.0):
+        with pytest.raises(ValueError, match="made for records at hand"):
+            released(sum_of(rate, storage=None), None, opened(reading, *sources(Store())))
 
 
 # --- what is charged
