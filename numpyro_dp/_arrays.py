@@ -189,3 +189,8 @@ def warn_of_copies(inputs: Any) -> None:
 def _looked_up(path: str) -> MappedFile:
     stat = os.stat(path)
     return MappedFile(path, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+def x64() -> bool:
+    """Whether JAX has 64-bit numbers: every traced program is of one precision."""
+    return bool(jax.config.read("jax_enable_x64"))

@@ -1,5 +1,11 @@
 """Errors that a user of numpyro_dp can meet and catch."""
 
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
 
 class UnsupportedModelError(ValueError):
     """The model cannot be split into a prior and one independent term per record.
@@ -18,3 +24,28 @@ class BudgetExceededError(RuntimeError):
 
 class LedgerError(RuntimeError):
     """A ledger file is foreign, damaged or fixed to another budget; it was left untouched."""
+
+
+def redacted(private_size: bool, function: Callable[..., T], *args: Any) -> T:
+    """Call a function that looks at shapes; where these are private, its error loses all numbers.
+
+    :param private_size: whether the number of records is private.
+    :param function: what to call, before anything was charged.
+    :param args: its arguments.
+    :returns: What the function returns.
+    :raises UnsupportedModelError: as the function does, with every number of two digits or more
+        left out when ``private_size``.
+    :raises ValueError: in the place of every other error of arguments and shapes, likewise.
+    """
+    if not private_size:
+        return function(*args)
+    try:
+        return function(*args)
+    except (BudgetExceededError, LedgerError):
+        # These tell of the ledger alone.
+        raise
+    except Exception as error:
+        kind = UnsupportedModelError if isinstance(error, UnsupportedModelError) else ValueError
+        message = re.sub(r"\d{2,}", "…", str(error))
+    # Raised out here: a chained cause would tell what the message leaves out.
+    raise kind(message)

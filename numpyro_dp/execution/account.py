@@ -33,13 +33,13 @@ from numpyro_dp.accounting import (
 )
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.errors import redacted
 from numpyro_dp.execution.arguments import given_noise
 from numpyro_dp.execution.calibration import planned_sum
 from numpyro_dp.execution.keys import INSECURE, RANDOMNESS, is_traced, seeded_key
 from numpyro_dp.execution.processes import Meeting, is_first, key_of_first
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 from numpyro_dp.mechanisms.random import os_key
-from numpyro_dp.model.redaction import redacted
 
 T = TypeVar("T")
 

@@ -23,11 +23,11 @@ import numpyro
 from jax import random
 from jax.experimental import multihost_utils
 
-from numpyro_dp._arrays import unplaced
+from numpyro_dp._arrays import unplaced, x64
 from numpyro_dp._shards import several_processes
 from numpyro_dp.errors import BudgetExceededError, LedgerError
 from numpyro_dp.mechanisms.random import CHACHA20
-from numpyro_dp.model.private_model import Frozen, x64
+from numpyro_dp.model.private_model import Frozen
 
 T = TypeVar("T")
 

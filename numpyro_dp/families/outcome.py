@@ -14,7 +14,8 @@ from jaxtyping import Array, Bool, Float
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.synthetic_records import observed_sites, place_of
 from numpyro_dp.model.jaxprs import Pruned, fingerprint, prune, trace_program
-from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.messages import explained
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.programs import require_no_closure, require_one_record

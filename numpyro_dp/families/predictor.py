@@ -20,7 +20,8 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.hinge import HuberHinge
 from numpyro_dp.families.sites import record_sites
 from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program
-from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.messages import explained
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import RowRun, peeled
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.programs import require_no_closure

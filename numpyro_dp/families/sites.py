@@ -19,7 +19,8 @@ from numpyro.infer import init_to_sample
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import Pruned, trace_program
-from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.messages import explained
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import Trace, in_plate, peeled, row_sites, run_whole
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.programs import Labelled, require_no_closure

@@ -227,9 +227,9 @@ class PrivateSum:
     def tv_per_step(self) -> float:
         """Total variation of one release to the ideal mechanism: tables and overflowing rooms."""
         noise = 0.0 if self.lattice is None else self.dim * self.lattice.tv
-        # Where others know the batch, nothing rests on how it was drawn.
-        drawn = self.sampler if self.amplified else None
-        return noise + (0.0 if drawn is None else self._draws * drawn.tv)
+        if self.sampler is None or not self.amplified:
+            return noise  # Where others know the batch, nothing rests on how it was drawn.
+        return noise + self._draws * self.sampler.tv
 
     @property
     def unshrunk(self) -> float:
@@ -337,7 +337,6 @@ class PrivateSum:
         batch = None if sampler is None or own_key is not None else sampler.draw(*batch_words)
         if shards is None:
             return blockwise_sum(vector, block_sum, records, batch, *blocks, self.num_records)
-
         size = shards.rows(self.num_records)
 
         def part(leaves: list[Array], share: Any, first: Array, held: Array) -> Array:

@@ -19,7 +19,8 @@ from jaxtyping import Array
 from numpyro_dp._quick_compile import quickly_compiled
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.jaxprs import Pruned, primitives, prune, trace_program
-from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.messages import explained
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import GuidedRowRun, RowRun
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import key_struct

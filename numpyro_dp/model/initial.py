@@ -12,7 +12,8 @@ from numpyro.distributions import biject_to
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.jaxprs import Pruned, fingerprint, prune, trace_program
-from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.messages import explained
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import run_whole
 from numpyro_dp.model.programs import require_no_closure
 from numpyro_dp.model.records import Layout

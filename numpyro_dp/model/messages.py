@@ -6,7 +6,7 @@ for each record, of a list in the place of an array. The cause is looked for her
 
 import linecache
 import traceback
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ import numpy as np
 import numpyro
 
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.records import MANY, ArrayLeaf, FixedLeaf, Layout
 
@@ -50,11 +51,6 @@ _NUMBER = (
     "as a Python number, such as `num_groups=4`"
 )
 _COUNTING = ("set(", "unique(", "max(", ".nunique", "bincount(")
-
-
-def quoted(names: Iterator[str] | Sequence[str]) -> str:
-    """Join names for a message."""
-    return ", ".join(f"`{name}`" for name in names)
 
 
 @contextmanager

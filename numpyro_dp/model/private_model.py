@@ -17,17 +17,17 @@ from jaxtyping import Array, Float
 from numpyro.infer import init_to_uniform
 
 from numpyro_dp import _validate
+from numpyro_dp._arrays import x64
 from numpyro_dp._shards import Shards, row_numbers
 from numpyro_dp._sources import Reading
-from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.errors import UnsupportedModelError, redacted
 from numpyro_dp.model.additivity import dummy_records
 from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
 from numpyro_dp.model.initial import draw_position, initial_program
 from numpyro_dp.model.jaxprs import Pruned
-from numpyro_dp.model.messages import quoted
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.programs import GlobalPrograms, holds_longer
 from numpyro_dp.model.records import Layout, as_records, read_arguments
-from numpyro_dp.model.redaction import redacted
 from numpyro_dp.model.split import Spec, check_additive, split
 from numpyro_dp.model.structure import Structure
 
@@ -211,11 +211,9 @@ class PrivateModel(Frozen):
         :param model_args: arguments of the same structure, shapes and public values as those the
             model was split with.
         :param model_kwargs: keyword arguments, likewise.
-        :param padded: whether the caller masks rows from ``num_records`` on, which fill up the part
-            of the last of several devices.
+        :param padded: whether the caller masks rows that only fill up the last device's part.
         :param reading: by which the caller fetches rows of a :class:`numpyro_dp.RecordSource`.
-        :returns: Arrays of shape ``(num_records, ...)``, padding aside. One record is
-            ``[a[i : i + 1] for a in ...]``.
+        :returns: Arrays of shape ``(num_records, ...)``; one record is ``[a[i : i + 1], ...]``.
         :raises UnsupportedModelError: when the arguments differ in anything but the arrays' values.
         """
         given, arrays = read_arguments(self.function, model_args, model_kwargs)
@@ -223,7 +221,7 @@ class PrivateModel(Frozen):
         if layout != self.layout:
             raise UnsupportedModelError(
                 f"the arguments differ from those the model was split with "
-                f"({_difference(self.layout, layout)}): build a new PrivateModel for them"
+                f"({self.layout.difference(layout)}): build a new PrivateModel for them"
             )
         # From a pickle, no number is known where that is private, and any is as good.
         known = self._identity.num_records
@@ -400,19 +398,3 @@ def _rebuild(
         if not private_size:
             require_all_handed(model, layout, built.num_records)
         return built
-
-
-def x64() -> bool:
-    """Whether JAX has 64-bit numbers: every traced program is of one precision."""
-    return bool(jax.config.read("jax_enable_x64"))
-
-
-def _difference(expected: Layout, got: Layout) -> str:
-    if expected.tree != got.tree:
-        return "another number or nesting of arguments"
-    if expected.shards != got.shards:
-        return "the devices among which the records are divided"
-    if expected.storage != got.storage:
-        return "where the records are stored"
-    names = [b.name for a, b in zip(expected.leaves, got.leaves, strict=True) if a != b]
-    return f"argument(s) {quoted(names)}: shape, dtype or public value"

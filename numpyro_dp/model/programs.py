@@ -17,7 +17,8 @@ from numpyro_dp.model.jaxprs import (
     prune,
     trace_program,
 )
-from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.messages import explained
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import GuidedRowRun, RowRun, in_plate, run_whole, site_log_prob
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import Structure, key_struct

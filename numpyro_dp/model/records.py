@@ -7,7 +7,6 @@ known to everybody. Anything else is refused, because guessing wrong would publi
 
 import functools
 import hashlib
-import inspect
 import pickle
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,12 +15,12 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.primitives import Messenger
 
 from numpyro_dp._arrays import as_jax, how_to_convert
 from numpyro_dp._shards import PaddedRecords, Shards, shards_of
 from numpyro_dp._sources import NOT_FETCHED, Reading, RecordSource, Storage, storage_of
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.names import parameter_names, path_name, quoted
 
 # So many arrays in a list are rows of one; and so many entries may be records whose number nobody
 # may look at.
@@ -166,6 +165,17 @@ class Layout:
         values = [next(rest) if isinstance(x, ArrayLeaf) else x.value for x in self.leaves]
         return jax.tree.unflatten(self.tree, values)
 
+    def difference(self, got: "Layout") -> str:
+        """What tells other arguments from these, in words."""
+        if self.tree != got.tree:
+            return "another number or nesting of arguments"
+        if self.shards != got.shards:
+            return "the devices among which the records are divided"
+        if self.storage != got.storage:
+            return "where the records are stored"
+        names = [b.name for a, b in zip(self.leaves, got.leaves, strict=True) if a != b]
+        return f"argument(s) {quoted(names)}: shape, dtype or public value"
+
     def other_rows(self) -> tuple[int, ...]:
         """Other numbers of rows, at which a program that tells of no number must be the same."""
         return self.rows + 1, _FEW_ROWS
@@ -246,11 +256,11 @@ def read_arguments(
     """
     pair = (tuple(model_args), dict(model_kwargs or {}))
     paths, tree = jax.tree_util.tree_flatten_with_path(pair)
-    names = _parameter_names(model, *pair)
+    names = parameter_names(model, *pair)
     leaves: list[ArrayLeaf | FixedLeaf] = []
     arrays: list[Any] = []
     for path, value in paths:
-        leaf = _read_leaf(_path_name(path, names), value)
+        leaf = _read_leaf(path_name(path, names), value)
         leaves.append(leaf)
         if isinstance(leaf, ArrayLeaf):
             arrays.append(value)
@@ -343,36 +353,6 @@ def _read_array(name: str, value: Any) -> ArrayLeaf:
         )
     native = value.dtype.newbyteorder("=")
     return ArrayLeaf(name, tuple(value.shape), np.dtype(jax.dtypes.canonicalize_dtype(native)))
-
-
-def _parameter_names(
-    model: Callable[..., Any], model_args: Sequence[Any], model_kwargs: Mapping[str, Any]
-) -> list[str]:
-    while isinstance(model, Messenger) and callable(model.fn):
-        # A handler that was used as a decorator has no signature of its model.
-        model = model.fn
-    try:
-        bound = inspect.signature(model).bind_partial(*model_args, **model_kwargs)
-    except (TypeError, ValueError):
-        return [f"model_args[{i}]" for i in range(len(model_args))]
-    names: list[str] = []
-    for key, parameter in bound.signature.parameters.items():
-        if key not in bound.arguments or key in model_kwargs:
-            continue
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            names += [f"{key}[{i}]" for i in range(len(bound.arguments[key]))]
-        elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
-            names.append(key)
-    return names
-
-
-def _path_name(path: tuple[Any, ...], names: list[str]) -> str:
-    which, first, *rest = path
-    if which.idx == 0 and first.idx < len(names):
-        root = names[first.idx]
-    else:
-        root = f"model_args[{first.idx}]" if which.idx == 0 else str(first.key)
-    return root + jax.tree_util.keystr(tuple(rest))
 
 
 def _frozen_copy(value: Any) -> Any:

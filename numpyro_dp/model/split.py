@@ -11,6 +11,7 @@ from numpyro.contrib.module import ParamShape
 from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
+from numpyro_dp.errors import redacted
 from numpyro_dp.model.additivity import Subject, require_additive
 from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program
 from numpyro_dp.model.messages import explained, with_causes
@@ -23,7 +24,6 @@ from numpyro_dp.model.programs import (
     require_own_gradient,
 )
 from numpyro_dp.model.records import Layout
-from numpyro_dp.model.redaction import redacted
 from numpyro_dp.model.structure import (
     Structure,
     choose_plate,

@@ -15,7 +15,7 @@ from numpyro.infer import init_to_sample
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.data_free import run_data_free
-from numpyro_dp.model.messages import quoted
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.rounds import PriorMoments

@@ -22,7 +22,7 @@ from numpyro_dp._whole_file import write_whole
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.model.data_free import run_data_free
-from numpyro_dp.model.messages import quoted
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.located import Located
 from numpyro_dp.scoring.statistic import coordinate_names, unravelled

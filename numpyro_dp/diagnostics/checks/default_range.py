@@ -17,7 +17,7 @@ from numpyro_dp.diagnostics.checks.question import Draws
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.outcome import log_likelihoods, observed_of, outcome_of
 from numpyro_dp.families.synthetic_records import outcome_places, redrawn
-from numpyro_dp.model.messages import quoted
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 
 # Below the density of a guess among the classes: an outcome to which a twentieth of it was given.

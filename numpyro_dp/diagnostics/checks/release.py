@@ -25,7 +25,7 @@ from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys, of_default_kind
 from numpyro_dp.families.outcome import OfOneRecord, require_of_one_record
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.model.messages import quoted
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel, private_model
 
 # Records times draws that are looked at side by side.

@@ -15,7 +15,8 @@ from numpyro_dp import _validate
 from numpyro_dp.diagnostics.checks.log_density import checked_range
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.outcome import Outcome, require_of_one_record
-from numpyro_dp.model.messages import problem_of, quoted
+from numpyro_dp.model.messages import problem_of
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 
 # Central intervals by name; replicates that ranks are taken among make both of them exact.

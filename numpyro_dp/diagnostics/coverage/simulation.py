@@ -15,7 +15,7 @@ from numpyro.infer import init_to_sample
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.synthetic_records import outcome_places, simulator
-from numpyro_dp.model.messages import quoted
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.model.records import ArrayLeaf
 from numpyro_dp.scoring.prior import improper_latents

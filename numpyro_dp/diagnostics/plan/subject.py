@@ -17,6 +17,7 @@ from numpyro_dp.diagnostics.plan.rehearsal import GuideGradient, Rehearsal
 from numpyro_dp.diagnostics.plan.rehearsed_fit import SimulatedFit
 from numpyro_dp.diagnostics.plan.signal import SignalModel
 from numpyro_dp.diagnostics.plan.steps import ChainSteps
+from numpyro_dp.errors import redacted
 from numpyro_dp.estimators.perturbation import PerturbationEstimator
 from numpyro_dp.families.synthetic_records import (
     LikelihoodGradient,
@@ -31,7 +32,6 @@ from numpyro_dp.mcmc.sgmcmc.integrator import Integrator
 from numpyro_dp.mcmc.start import starting_positions
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel, private_model
-from numpyro_dp.model.redaction import redacted
 from numpyro_dp.svi import DPSVI
 from numpyro_dp.svi.dpsvi.elbo import ElboRelease
 

@@ -16,7 +16,8 @@ from numpyro.util import check_model_guide_match
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.additivity import Subject, require_additive
 from numpyro_dp.model.jaxprs import Program, Pruned, fingerprint, prune, trace_program
-from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.messages import explained
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import GuidedRowRun, RowRun, WholePlates, in_plate, site_log_prob
 from numpyro_dp.model.programs import (
     Labelled,

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from numpyro.infer import autoguide, init_to_uniform
 
 from numpyro_dp import _validate
-from numpyro_dp._arrays import LARGE
+from numpyro_dp._arrays import LARGE, x64
 from numpyro_dp._shards import row_numbers
 from numpyro_dp._sources import Reading
 from numpyro_dp.errors import UnsupportedModelError
@@ -27,7 +27,7 @@ from numpyro_dp.model.data_free import FEW_ROWS, enough_rows
 from numpyro_dp.model.guided.elbo import ModelAndGuide, TracedElbo, check_sum, trace_bound
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.messages import with_causes
-from numpyro_dp.model.private_model import Frozen, PrivateModel, private_model, x64
+from numpyro_dp.model.private_model import Frozen, PrivateModel, private_model
 from numpyro_dp.model.records import Layout, as_records, read_arguments
 from numpyro_dp.model.structure import choose_plate, read_structure, require_supported_sites
 

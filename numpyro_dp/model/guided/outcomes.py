@@ -14,7 +14,8 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
-from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.messages import explained
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import RowRun, row_sites
 from numpyro_dp.model.programs import require_no_closure, require_one_record, require_own_gradient
 from numpyro_dp.model.records import Layout

@@ -14,8 +14,10 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.svi import SVIState
 
 from numpyro_dp import _validate
+from numpyro_dp._arrays import x64
 from numpyro_dp._sources import Reading
 from numpyro_dp.accounting import Accountant, Budget
+from numpyro_dp.errors import redacted
 from numpyro_dp.execution.account import ChargedRun
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.execution.processes import on_each, require_same
@@ -23,9 +25,7 @@ from numpyro_dp.execution.progress import epsilon_table, pieces, steps_bar
 from numpyro_dp.mechanisms import scrubbed
 from numpyro_dp.model.guided.guides import require_public_start
 from numpyro_dp.model.guided.model import Outline, VariationalModel, outline, variational_model
-from numpyro_dp.model.private_model import x64
 from numpyro_dp.model.records import read_arguments
-from numpyro_dp.model.redaction import redacted
 from numpyro_dp.scoring.release import refuse_private_size
 from numpyro_dp.svi.dpsvi.adapted import AdaptedFit, bind_adapted, refuse_given
 from numpyro_dp.svi.dpsvi.charged import ChargedSVI

@@ -13,6 +13,7 @@ from jax import random
 from jaxtyping import Array
 
 from numpyro_dp import _validate
+from numpyro_dp._arrays import x64
 from numpyro_dp.accounting import Accountant, Budget, calibrate, privacy_curve
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
@@ -27,7 +28,6 @@ from numpyro_dp.execution.releases import Releases, planned_releases
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.guided.guides import prepare
 from numpyro_dp.model.guided.model import Outline, variational_model
-from numpyro_dp.model.private_model import x64
 from numpyro_dp.svi.dpsvi.checks import usable_key
 from numpyro_dp.svi.result import DPSVIRunResult
 from numpyro_dp.svi.vips.statistics import Schedule, StatisticsGuide

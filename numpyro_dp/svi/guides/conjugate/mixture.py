@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.sites import FITS
-from numpyro_dp.model.messages import quoted
+from numpyro_dp.model.names import quoted
 from numpyro_dp.svi.guides.conjugate.family import (
     Family,
     draw,

@@ -27,7 +27,7 @@ from numpyro_dp.families.sites import (
 )
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import Pruned
-from numpyro_dp.model.messages import quoted
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.programs import Labelled, require_no_closure, require_one_record
 
 

@@ -25,7 +25,8 @@ from numpyro_dp.families.independence import require_independence
 from numpyro_dp.families.sites import record_sites
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
-from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.messages import explained
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.programs import require_no_closure, require_one_record
 from numpyro_dp.model.structure import Structure, read_structure

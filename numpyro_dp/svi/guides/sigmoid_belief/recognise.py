@@ -16,7 +16,8 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.independence import require_independence
 from numpyro_dp.families.sites import CLOSE, Prior, TracedOutputs, read_priors, record_sites
 from numpyro_dp.model.guided.model import Outline
-from numpyro_dp.model.messages import explained, quoted
+from numpyro_dp.model.messages import explained
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import peeled, row_axis
 from numpyro_dp.model.programs import require_no_closure, require_one_record
 from numpyro_dp.model.structure import Structure, key_struct, read_structure

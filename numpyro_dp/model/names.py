@@ -1,0 +1,45 @@
+"""What the arguments of a model are called in messages."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+from numpyro.primitives import Messenger
+
+
+def parameter_names(
+    model: Callable[..., Any], model_args: Sequence[Any], model_kwargs: Mapping[str, Any]
+) -> list[str]:
+    """Names of the parameters that positional arguments go to."""
+    while isinstance(model, Messenger) and callable(model.fn):
+        # A handler that was used as a decorator has no signature of its model.
+        model = model.fn
+    try:
+        bound = inspect.signature(model).bind_partial(*model_args, **model_kwargs)
+    except (TypeError, ValueError):
+        return [f"model_args[{i}]" for i in range(len(model_args))]
+    names: list[str] = []
+    for key, parameter in bound.signature.parameters.items():
+        if key not in bound.arguments or key in model_kwargs:
+            continue
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            names += [f"{key}[{i}]" for i in range(len(bound.arguments[key]))]
+        elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            names.append(key)
+    return names
+
+
+def path_name(path: tuple[Any, ...], names: list[str]) -> str:
+    """What a leaf of the arguments is called: its parameter, and the way to it."""
+    which, first, *rest = path
+    if which.idx == 0 and first.idx < len(names):
+        root = names[first.idx]
+    else:
+        root = f"model_args[{first.idx}]" if which.idx == 0 else str(first.key)
+    return root + jax.tree_util.keystr(tuple(rest))
+
+
+def quoted(names: Iterator[str] | Sequence[str]) -> str:
+    """Join names for a message."""
+    return ", ".join(f"`{name}`" for name in names)
