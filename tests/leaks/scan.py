@@ -103,6 +103,15 @@ def watch(act: Callable[[dict], None], folder: Path) -> Watched:
     return seen
 
 
+def forget_other_tests() -> None:
+    """NumPyro keeps its last programs, and with them chains that tests ran by its own loop."""
+    theirs = [each for name, each in list(sys.modules.items()) if name.startswith("numpyro.")]
+    for function in [value for each in theirs for value in vars(each).values()]:
+        if isinstance(function, types.FunctionType):
+            vars(function).get("_cache", {}).clear()
+    gc.collect()
+
+
 @contextlib.contextmanager
 def compilation_cache(folder: Path) -> Iterator[Path]:
     """JAX's persistent cache in a folder of its own, as a user switches it on."""

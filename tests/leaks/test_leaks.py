@@ -1,10 +1,8 @@
 """No surface of any algorithm shows a record; and the scan that says so is not blind."""
 
 import functools
-import gc
 import logging
 import sys
-import types
 import warnings
 
 import jax
@@ -23,6 +21,7 @@ from tests.leaks.scan import (
     PLANTED,
     compilation_cache,
     differing,
+    forget_other_tests,
     leaks,
     locals_left,
     watch,
@@ -32,12 +31,7 @@ from tests.leaks.scan import (
 
 @pytest.fixture(autouse=True)
 def nothing_of_other_tests():
-    """NumPyro keeps its last programs, and with them chains that tests ran by its own loop."""
-    theirs = [each for name, each in list(sys.modules.items()) if name.startswith("numpyro.")]
-    for function in [value for each in theirs for value in vars(each).values()]:
-        if isinstance(function, types.FunctionType):
-            vars(function).get("_cache", {}).clear()
-    gc.collect()
+    forget_other_tests()
 
 
 every_algorithm = pytest.mark.parametrize("name", NAMES)

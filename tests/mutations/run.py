@@ -5,7 +5,7 @@ import re
 import sys
 import traceback
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -25,12 +25,14 @@ def failure(mutation: Mutation, request: pytest.FixtureRequest) -> str | None:
     path, _, name = mutation.caught_by.partition("::")
     module = import_module(path.removesuffix(".py").replace("/", "."))
     check = getattr(module, name)
-    with _broken(mutation), pytest.MonkeyPatch.context() as own:
+    with _broken(mutation), pytest.MonkeyPatch.context() as own, ExitStack() as fixtures:
         given = {"monkeypatch": own, **_cases(mutation, module, check), **(mutation.given or {})}
         # Where data are made up by the hundred, one case is given.
         check = getattr(getattr(check, "hypothesis", None), "inner_test", check)
         try:
-            check(**{each: _value(each, module, given, request) for each in _names(check)})
+            check(
+                **{each: _value(each, module, given, request, fixtures) for each in _names(check)}
+            )
         except (AssertionError, pytest.fail.Exception) as error:
             return f"{error}\n{_failed_line(error)}"
     return None
@@ -96,7 +98,11 @@ def _chosen(values: list[Any], case: int | str) -> Any:
 
 
 def _value(
-    name: str, module: ModuleType, given: Mapping[str, Any], request: pytest.FixtureRequest
+    name: str,
+    module: ModuleType,
+    given: Mapping[str, Any],
+    request: pytest.FixtureRequest,
+    fixtures: ExitStack,
 ) -> Any:
     """An argument: given, made by a fixture of the test's own file, or by one of everybody's."""
     if name in given:
@@ -104,8 +110,13 @@ def _value(
     fixture = getattr(getattr(module, name, None), "__wrapped__", None)
     if fixture is None:
         return request.getfixturevalue(name)
-    made = fixture(**{each: _value(each, module, given, request) for each in _names(fixture)})
-    return next(made) if inspect.isgenerator(made) else made
+    own = {each: _value(each, module, given, request, fixtures) for each in _names(fixture)}
+    made = fixture(**own)
+    if not inspect.isgenerator(made):
+        return made
+    # What follows its value runs when the test has ended.
+    fixtures.callback(next, made, None)
+    return next(made)
 
 
 def _failed_line(error: BaseException) -> str:

@@ -31,6 +31,8 @@ def run(accountant, *arrays, key=0, num_samples=4, init_params=None, **settings)
     secure = given.pop("secure", True)
     kernel = ndp.DPSGLD(model, batch_size=8, accountant=accountant, **given)
     mcmc = ndp.MCMC(kernel, num_warmup=2, num_samples=num_samples, num_chains=2, secure=secure)
+    # NumPyro switches it off where tests are run.
+    mcmc.progress_bar = True
     mcmc.run(jax.random.key(key), *arrays, init_params=init_params)
     return mcmc
 

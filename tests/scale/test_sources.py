@@ -25,7 +25,7 @@ from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.mechanisms.random import CHACHA20
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.records import as_records, read_arguments
-from tests.leaks.scan import PLANTED, leaks, locals_left, watch, without_frames
+from tests.leaks.scan import PLANTED, forget_other_tests, leaks, locals_left, watch, without_frames
 from tests.models import logistic
 
 ROWS, KEY = 400, jax.random.key(5)
@@ -362,6 +362,7 @@ def ends(store, tmp_path, *, fails=RuntimeError):
         mcmc = held["mcmc"] = ndp.MCMC(kernel, **{**COUNTS, "secure": True})
         mcmc.run(KEY, *sources(store))
 
+    forget_other_tests()
     seen = watch(act, tmp_path)
     assert type(seen.raised) is fails
     assert len(seen.held["accountant"].entries) == 1
@@ -396,14 +397,15 @@ def test_what_is_no_such_record_ends_the_run_alike(kind, tmp_path):
 @pytest.mark.parametrize(
     ("store", "raised"),
     [
-        (Failing(0, OSError), RuntimeError),
-        (Failing(0, GeneratorExit), RuntimeError),
-        (Failing(0, KeyboardInterrupt), KeyboardInterrupt),
-        (Short(), RuntimeError),
-        (Wide(), RuntimeError),
+        (partial(Failing, 0, OSError), RuntimeError),
+        (partial(Failing, 0, GeneratorExit), RuntimeError),
+        (partial(Failing, 0, KeyboardInterrupt), KeyboardInterrupt),
+        (Short, RuntimeError),
+        (Wide, RuntimeError),
     ],
 )
 def test_a_failing_store_is_asked_once_and_known_to_have_failed(store, raised, reading):
+    store = store()
     leaf = opened(reading, *sources(store))[1]
     for _ in range(2):
         np.testing.assert_array_equal(_fetched(leaf, [3, 4])[0], [0, 0])
