@@ -1,23 +1,30 @@
 """A private sum over records on two devices, beside one: CPU, wall clock and temporaries.
 
 Each number of devices has a process of its own, and they take turns; one device on one core is
-shown beside, since JAX lets one device of two cores share out single operations. Prints one JSON
-line a case:
+shown beside, since JAX lets one device of two cores share out single operations, and two processes
+of one device and one core each. Prints one JSON line a case, of two processes one each:
 
     python -m tests.benchmarks.bench_sharded [ROWS] [COLUMNS] [ROUNDS]
+
+On other machines, ``python -m tests.benchmarks.bench_sharded one ROWS COLUMNS full ADDRESS NUMBER
+OF``, once for each of ``OF`` processes, measures the same there.
 """
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 
 
-def measured(devices, rows, columns, kind):
+def measured(rows, columns, kind, address, number, of):
     import jax
     import jax.numpy as jnp
     import numpy as np
+
+    if of > 1:
+        jax.distributed.initialize(address, num_processes=of, process_id=number)
 
     import numpyro_dp as ndp
     from numpyro_dp._shards import shards_of
@@ -55,7 +62,8 @@ def measured(devices, rows, columns, kind):
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     return {
         "case": kind,
-        "devices": devices,
+        "devices": jax.device_count(),
+        "processes": of,
         "cores": len(os.sched_getaffinity(0)),
         "rows": rows,
         "cpu_ms": round(1e3 * cpu / repeats, 3),
@@ -64,19 +72,31 @@ def measured(devices, rows, columns, kind):
     }
 
 
+def free_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
 def main(rows="1000000", columns="20", rounds="3"):
     for kind in ("full", "mini"):
         for _ in range(int(rounds)):
-            for devices, cores in ((1, "0"), (1, "0,1"), (2, "0,1")):
+            for devices, *cores in ((1, "0"), (1, "0,1"), (2, "0,1"), (1, "0", "1")):
                 flags = f"--xla_force_host_platform_device_count={devices}"
-                command = ["taskset", "-c", cores, sys.executable, "-m", __spec__.name, "one"]
-                command += [str(devices), rows, columns, kind]
-                subprocess.run(command, env={**os.environ, "XLA_FLAGS": flags}, check=True)
+                address, running = free_address(), []
+                for number, own in enumerate(cores):
+                    command = ["taskset", "-c", own, sys.executable, "-m", __spec__.name, "one"]
+                    command += [rows, columns, kind, address, str(number), str(len(cores))]
+                    env = {**os.environ, "XLA_FLAGS": flags}
+                    running.append(subprocess.Popen(command, env=env))
+                if any(process.wait() for process in running):
+                    raise SystemExit(1)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["one"]:
-        number, size, width, what = sys.argv[2:]
-        print(json.dumps(measured(int(number), int(size), int(width), what)), flush=True)
+        size, width, what, where, own, all_of_them = sys.argv[2:]
+        row = measured(int(size), int(width), what, where, int(own), int(all_of_them))
+        print(json.dumps(row), flush=True)
     else:
         main(*sys.argv[1:])

@@ -17,8 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import numpyro_dp as ndp
-from tests.leaks.cases import CASES
+from tests.leaks import cases
 
+# A store's rows are at hand for nobody, and divided among nothing.
+CASES = {name: case for name, case in cases.CASES.items() if name != "RecordSource"}
 # They solve on a copy of all records, or add floats: the number must fit the devices.
 WHOLE = ("OPS", "ObjectivePerturbation", "OutputPerturbation")
 
