@@ -49,6 +49,12 @@ _MAPPED = (
 )
 
 
+_NOT_FIRST = (
+    "This is a report of another process than the first, whose ledger counts: of the whole ledger "
+    "and of charges before these, the report of process 0 tells."
+)
+
+
 def require_chargeable(called: str, *inputs: Any) -> None:
     """Refuse a call that one charge would not cover: under a trace.
 
@@ -222,6 +228,8 @@ class Account:
         """
         if self.mapped:
             facts = replace(facts, notes=(*facts.notes, _MAPPED))
+        if not is_first():
+            facts = replace(facts, notes=(*facts.notes, _NOT_FIRST))
         return PrivacyReport.build(
             facts,
             entries=[(charge.label or self.owner, charge.event) for charge in self.charges],
@@ -241,10 +249,10 @@ class Account:
         """One line: what the object's runs spent, and what a budget leaves."""
         spent = (
             f"ε={rounded_up(report.epsilon)} at δ={report.delta:.3g} spent by this object's runs "
-            f"({report.relation}, unit: {report.unit}{_provided(report.conditions)})"
+            f"({report.relation}, unit: {report.unit}{provided(report.conditions)})"
         )
         accountant = self.accountant
-        if accountant.budget is None:
+        if accountant.budget is None or not is_first():
             return spent
         where = f" in '{accountant.path}'" if accountant.path else ""
         stated = accountant.stated_delta
@@ -262,7 +270,7 @@ class Account:
         delta = accountant.stated_delta
         event = ComposedDpEvent([charge.event for charge in charges])
         epsilon = rounded_up(privacy_curve(event, self.relation).epsilon(delta))
-        condition = _provided(self._conditions(charges))
+        condition = provided(self._conditions(charges))
         where = f" in '{accountant.path}'" if accountant.path else ""
         return (
             f"this run of {self.owner} did not come to its end; it was charged before, and stays so"
@@ -281,7 +289,7 @@ class Account:
         self._lock = threading.Lock()
 
 
-def _provided(conditions: Sequence[str]) -> str:
+def provided(conditions: Sequence[str]) -> str:
     """What an ε in one line goes on with; empty where it depends on nothing."""
     return f", if {'; and if '.join(conditions)}" if conditions else ""
 
@@ -361,7 +369,8 @@ class ChargedRun:
 
         ledger = account.accountant
         stated = ledger.relation, ledger.budget, ledger.stated_delta, account.secure
-        self.meeting.agree(str(event), tuple(charge[1:]), stated, user_key, of)
+        taken = stated, ledger.allow_conditional, str(event), tuple(charge[1:])
+        self.meeting.agree(*taken, user_key, of, able=lambda: ledger.fits(event))
         key = key_of_first(paid)
         if not is_first():
             book()

@@ -8,6 +8,7 @@ that they are about to do the same.
 from __future__ import annotations
 
 import dataclasses
+import dis
 import hashlib
 import platform
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ from jax import random
 from jax.experimental import multihost_utils
 
 from numpyro_dp._arrays import unplaced, x64
-from numpyro_dp._shards import several_processes
+from numpyro_dp._shards import is_of_all, several_processes
 from numpyro_dp.errors import BudgetExceededError, LedgerError
 from numpyro_dp.mechanisms.random import CHACHA20
 from numpyro_dp.model.private_model import Frozen
@@ -32,7 +33,7 @@ from numpyro_dp.model.private_model import Frozen
 T = TypeVar("T")
 
 _DIGEST, _TEXT = 32, 4_096
-_FAILED, _READY = 0, 1
+_FAILED, _READY, _UNABLE = 0, 1, 2
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, type)
 # What an error of the first process is for the others too.
 _ERRORS = {each.__name__: each for each in (BudgetExceededError, LedgerError, ValueError)}
@@ -52,14 +53,16 @@ class Meeting:
 
     over: bool = False
 
-    def agree(self, *of: Any) -> None:
+    def agree(self, *of: Any, able: Callable[[], bool] = lambda: True) -> None:
         """Wait for all processes, and refuse to go on unless they are about to do the same.
 
         :param of: everything that a run is made of, private values left out.
+        :param able: whether this process's ledger would take the charge.
+        :raises BudgetExceededError: that of another process than the first would not.
         :raises RuntimeError: some process has another program, or none of this run any more.
         """
         if several_processes() and not self.over:
-            self._met(bytes([_READY]) + fingerprint(*of))
+            self._met(bytes([_READY if able() else _UNABLE]) + fingerprint(*of))
 
     def fail(self) -> None:
         """Let the other processes know that this one will not come."""
@@ -79,11 +82,20 @@ class Meeting:
                 f"this run was given up before its charge, by process {failed}, which says why. "
                 "Nothing was charged"
             )
-        if len({each.tobytes() for each in all_said}) > 1:
+        if len({each[1:].tobytes() for each in all_said}) > 1:
             raise RuntimeError(
                 "the processes of this run differ in what they are about to do: give all of them "
                 "the same model, settings, public arguments, shapes, key, ledger's budget and "
                 "versions of Python's packages. Nothing was charged"
+            )
+        unable = [int(each) for each in np.flatnonzero(all_said[:, 0] == _UNABLE)]
+        # Where the first refuses, it says so itself. Where others did after its charge, it would
+        # go on alone.
+        if unable and 0 not in unable:
+            raise BudgetExceededError(
+                f"the ledger of process {unable} has no room for what that of process 0 may take: "
+                "give the other processes an Accountant of the same budget to which nothing else "
+                "is charged. Nothing was charged"
             )
 
 
@@ -171,6 +183,8 @@ def _told(value: Any, above: set[int]) -> Iterator[str]:
 
 def _told_array(value: Any) -> Iterator[str]:
     yield f"{value.shape} {value.dtype}"
+    if is_of_all(value) and not value.is_fully_replicated:
+        return  # Rows of several processes, of which none has all.
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = random.key_data(value)
     if value.dtype != object:
@@ -197,10 +211,24 @@ def _parts(value: Any) -> Iterator[Any]:
         # Not where it was written: machines keep one script in several places.
         cells = [each.cell_contents for each in value.__closure__ or () if _is_filled(each)]
         yield from (value.__qualname__, value.__code__, value.__defaults__, cells)
+        yield {name: value.__globals__.get(name) for name in _plain_globals(value)}
     elif isinstance(value, MethodType):
         yield value.__func__
     elif callable(getattr(value, "__wrapped__", None)):
         yield value.__wrapped__
+
+
+def _plain_globals(function: FunctionType) -> set[str]:
+    """Names of the numbers, texts and arrays of its module that a function reads."""
+    names: set[str] = set()
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        read = (each for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
+        names.update(each.argval for each in read)
+    plain = (*_PLAIN, np.ndarray, jax.Array)
+    return {name for name in names if isinstance(function.__globals__.get(name), plain)}
 
 
 def _is_filled(cell: Any) -> bool:

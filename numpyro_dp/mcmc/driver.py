@@ -250,8 +250,7 @@ class MCMC(numpyro.infer.MCMC):
         paid = self._take_reserved(bound, steps)
         first = needed_first(first, resumed=resumed, steps=steps)
         if steps and not paid:
-            warming_up = self._collection_params["phase"] == "warmup"
-            later = announced * each if warming_up else 0
+            later = announced * each if self._collection_params["phase"] == "warmup" else 0
             noise_key = self._charge(charged, keys, bound, steps, first, later, start)
         else:
             # Where nothing is drawn there is nothing to hide.
@@ -304,15 +303,16 @@ class MCMC(numpyro.infer.MCMC):
     ) -> Any:
         """Charge ``steps``, and those that :meth:`run` will take ``later`` with them."""
         chains, in_turn = self.num_chains, self.chain_method == "sequential"
-        behind = 0 if self._warmup_state is None else steps_behind(self._warmup_state)
+        state = self._warmup_state
+        behind = 0 if state is None else steps_behind(state)
         cost = ChainsCost(bound, first, (steps + later) // chains, behind, chains, in_turn)
         # Without a bar now, one that is switched on later must not show another charge.
         table = cost.table(self._account.relation, self.sampler.delta, self.progress_bar)
         # Chains take turns twice: only the end of the table is sure to be reached by none.
         self._epsilon_table = table[-1:] if in_turn and later else table
-        warmup = self.num_warmup * bound.steps_per_sample if self._warmup_state is None else 0
-        charge = cost.charge(type(self.sampler).__name__, warmup)
-        key = charged.charge(user_key=keys, of=(bound, first, start), **charge._asdict())
+        warmup = self.num_warmup * bound.steps_per_sample if state is None else 0
+        paid = cost.charge(type(self.sampler).__name__, warmup)._asdict()
+        key = charged.charge(user_key=keys, of=(cost, start, later, scrub(state)), **paid)
         self._reserved = cost.reserved(steps, later)
         return key
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from types import FunctionType, SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,7 +12,9 @@ import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.execution import processes
 from numpyro_dp.execution.account import Account
+from numpyro_dp.execution.facts import sum_facts
 from numpyro_dp.execution.processes import fingerprint
+from numpyro_dp.mcmc.nuts import Release
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel
 from tests.models import logistic
@@ -46,6 +49,47 @@ def test_equal_things_are_equal():
     ]
     for one, other in pairs:
         assert fingerprint(one) == fingerprint(other), one
+
+
+def reading(**module):
+    """A function that reads what it does not hold from a module, in a function of its own too."""
+    code = (lambda x: [SCALE * each.OTHER for each in x]).__code__  # noqa: F821
+    return FunctionType(code, module)
+
+
+def test_numbers_of_a_functions_module_count_and_nothing_else_of_it():
+    known = fingerprint(reading(SCALE=2.0))
+    assert known != fingerprint(reading(SCALE=3.0))
+    assert known != fingerprint(reading(SCALE=np.full(2, 2.0)))
+    # What the function does not read, or what has an attribute of the same name.
+    assert known == fingerprint(reading(SCALE=2.0, OTHER=1, MORE=3))
+    hidden = SimpleNamespace(value=1), SimpleNamespace(value=2)
+    assert fingerprint(reading(SCALE=hidden[0])) == fingerprint(reading(SCALE=hidden[1]))
+
+
+class Reached(Exception):
+    pass
+
+
+def test_the_ways_of_a_run_are_told(monkeypatch):
+    """Processes that go different ways would wait for each other after the charge."""
+    told = []
+
+    def agree(_, *of, able):
+        told.append(fingerprint(*of))
+        raise Reached
+
+    monkeypatch.setattr(processes.Meeting, "agree", agree)
+    x, y = np.ones((8, 2), np.float32), np.ones(8, np.int32)
+    steps = {"step_size": 1e-3, "clip_norm": 1.0, "noise_multiplier": 2.0}
+    counts = {"num_warmup": 2, "num_samples": 2, "num_chains": 2}
+    ways = [("vectorized", "run")] * 2 + [("sequential", "run"), ("vectorized", "warmup")]
+    for method, phase in ways:
+        mcmc = ndp.MCMC(ndp.DPSGLD(logistic, **steps), **counts, chain_method=method)
+        with pytest.raises(Reached):
+            getattr(mcmc, phase)(jax.random.key(0), x, y)
+    assert told[0] == told[1]
+    assert len(set(told)) == 3
 
 
 def shift(x, y, by):
@@ -174,6 +218,28 @@ def test_processes_that_differ_charge_nothing(monkeypatch, account, digest, expe
     assert not account.accountant.entries
 
 
+def test_a_ledger_of_others_that_has_no_room_is_known_before_the_charge(monkeypatch, account):
+    other = Other(monkeypatch, 1)
+    account.accountant.charge(GaussianDpEvent(5.0), label="elsewhere")
+    monkeypatch.setattr(other, "gathered", lambda said: np.stack([[1, *said[1:]], said]))
+    monkeypatch.setattr(processes.multihost_utils, "process_allgather", other.gathered)
+    with pytest.raises(ndp.BudgetExceededError, match=r"ledger of process \[1\] has no room"):
+        charged(account, 5.0)
+    assert len(account.accountant.entries) == 1
+
+
+def test_what_others_than_the_first_say_of_the_whole_ledger(monkeypatch, account):
+    Other(monkeypatch, 1, told=b"\1" + WORDS.tobytes())
+    charged(account)
+    facts = sum_facts(PrivateSum.create(**SUM), "numbers", released=("a sum",), unit="a row",
+                      num_records=8, assumed_public=())  # fmt: skip
+    report = account.report(facts, delta=1e-5)
+    assert "process 0" in str(report)
+    assert "left" not in account.in_short(report)
+    monkeypatch.undo()
+    assert "left" in account.in_short(account.report(facts, delta=1e-5))
+
+
 def test_a_mistake_before_the_charge_is_told_to_the_others_once(monkeypatch, account):
     other = Other(monkeypatch, 1)
     with pytest.raises(ValueError, match="mine"), account.opened("run"):
@@ -184,6 +250,14 @@ def test_a_mistake_before_the_charge_is_told_to_the_others_once(monkeypatch, acc
     with pytest.raises(ValueError, match="late"):
         charged(account, fails=True)
     assert len(other.asked) == 3
+
+
+def test_where_nothing_is_charged_nobody_is_waited_for(monkeypatch, account):
+    other, release = Other(monkeypatch, 0), Release()
+    release.released = object()
+    with pytest.raises(ValueError, match="another kernel"), account.opened("run") as run:
+        release.made(object(), run, jax.random.key(0), (), {}, progress_bar=False)
+    assert not other.asked
 
 
 def test_an_interrupt_waits_for_nobody(monkeypatch, account):

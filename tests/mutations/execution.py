@@ -198,7 +198,7 @@ def each_process_for_itself(patch):
     "DID NOT RAISE",
 )
 def differing_processes_go_on(patch):
-    patch.setattr(processes.Meeting, "agree", lambda self, *of: None)
+    patch.setattr(processes.Meeting, "agree", lambda self, *of, able: None)
 
 
 @mutation(
