@@ -15,7 +15,7 @@ from numpyro.infer.svi import SVIState
 
 from numpyro_dp import _validate
 from numpyro_dp._arrays import x64
-from numpyro_dp._sources import Reading
+from numpyro_dp._sources import Reading, require_read
 from numpyro_dp.accounting import Accountant, Budget
 from numpyro_dp.errors import redacted
 from numpyro_dp.execution.account import ChargedRun
@@ -347,6 +347,7 @@ class DPSVI(ChargedSVI):
         if curvature is not None:
             key = random.fold_in(other_key, last.i)
             scales = on_each(curvature.scales(self.guide, constrained, key, records))
+            require_read(records, scales)
         self._last_state = SVIState(last.optim_state, None, scrubbed(last.draws_key))
         notes = resolution_notes(self.guide, fit.held, plan, num_steps, self._settings.average)
         private_size, centred = self._account.private_size, fit.outcomes is not None
