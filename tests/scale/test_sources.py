@@ -232,6 +232,15 @@ def test_a_ledger_with_a_budget_must_allow_the_condition():
     assert not store.asked
 
 
+@pytest.mark.slow
+def test_a_plan_says_what_its_cost_depends_on():
+    kernel = ndp.DPSGLD(logistic, **STEPS)
+    planned = ndp.plan(kernel, *sources(Store(), trusted=True), num_steps=50)
+    assert planned.conditions == (TRUSTED,)
+    assert f"(zero_out, if {TRUSTED})" in " ".join(str(planned).split())
+    assert ndp.plan(kernel, X, Y, num_steps=50).conditions == ()
+
+
 def test_what_was_paid_for_without_a_condition_covers_nothing_with_one():
     """The events are the same."""
     at_hand, trusted = bound_on(X, Y), bound_on(*sources(Store(), trusted=True))

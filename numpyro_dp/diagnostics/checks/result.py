@@ -18,6 +18,7 @@ from numpyro_dp.diagnostics.inference_data import (
     dataset_of,
     privacy_attributes,
 )
+from numpyro_dp.execution.account import provided
 
 GROUP = "private_check"
 """The group of a check in an ArviZ object."""
@@ -69,10 +70,9 @@ def spread_of_mean(
 
 def cost(report: PrivacyReport) -> str:
     """What a check cost, in one line."""
-    conditions = f", if {'; '.join(report.conditions)}" if report.conditions else ""
     return (
         f"ε={rounded_up(report.epsilon)} at δ={report.delta:.3g} ({report.relation}, unit: "
-        f"{report.unit}{conditions})"
+        f"{report.unit}{provided(report.conditions)})"
     )
 
 

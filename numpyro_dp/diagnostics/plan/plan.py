@@ -16,6 +16,8 @@ from numpyro_dp.diagnostics.plan.affordable import affordable
 from numpyro_dp.diagnostics.plan.remedies import FINE, Fault, Verdict, found_out
 from numpyro_dp.diagnostics.plan.subject import PlannedRun, planned_run
 from numpyro_dp.diagnostics.plots import axes_or_new
+from numpyro_dp.execution.account import provided
+from numpyro_dp.execution.facts import conditions_of
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.mcmc.sgmcmc.bias import SiteBias
 from numpyro_dp.scoring.forecast import Forecast, promised
@@ -74,6 +76,7 @@ class Plan:
     :param norms: gradient norms of the made-up records.
     :param released: what :class:`~numpyro_dp.DPNUTS` would promise at the same ε; ``None`` where
         it does not take the model, or ε is not positive and finite.
+    :param conditions: what ε depends on, but for the key of ``secure=False``.
     """
 
     kernel: str
@@ -103,6 +106,7 @@ class Plan:
     remedies: tuple[str, ...]
     norms: tuple[float, ...]
     released: Forecast | None = None
+    conditions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         steps = ", ".join(f"{count} at ε = {epsilon:g}" for epsilon, count in self.affordable)
@@ -118,7 +122,8 @@ class Plan:
              f" of which each step sees {self.expected_batch:.4g}, {self.dim} parameters"),
             ("verdict", f"{' and '.join(self.faults) or 'fine'}: {self._share()}"),
             *[("remedy", remedy) for remedy in self.remedies],
-            ("cost", f"ε = {rounded_up(self.epsilon)} at δ = {self.delta:.3g} ({self.relation})"),
+            ("cost", f"ε = {rounded_up(self.epsilon)} at δ = {self.delta:.3g} ({self.relation}"
+             f"{provided(self.conditions)})"),
             ("clip norm", f"{self.clip_norm:.3g}, by which {self.clipped:.0%} of made-up records "
              f"would be clipped; suggested {self.suggested_clip_norm:.3g}"),
             ("bias", self._bias()),
@@ -376,6 +381,7 @@ def _judged(studied: PlannedRun) -> Plan:
         remedies=found.remedies() if wrong else (),
         norms=tuple(norms.ravel().tolist()),
         released=promised(studied.model, epsilon, studied.delta, studied.relation),
+        conditions=conditions_of(mechanism),
     )
 
 
