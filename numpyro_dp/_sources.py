@@ -8,6 +8,7 @@ the rows that were drawn.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -119,7 +120,11 @@ class RecordSource:
                 "give shape= and dtype= of one record, which the store does not tell: they are "
                 "public, and no record is looked at for them"
             )
-        self.shape: tuple[int, ...] = (len(store), *(int(size) for size in shape))
+        try:
+            self.shape: tuple[int, ...] = (len(store), *map(operator.index, shape))
+        except TypeError:
+            given = _validate.shown(shape)
+            raise ValueError(f"shape must be a tuple of integers, got {given}") from None
         if min(self.shape[1:], default=1) < 1:
             raise ValueError(f"shape must hold positive sizes, got {self.shape[1:]}")
         self.dtype = np.dtype(dtype)
@@ -254,11 +259,18 @@ _OPEN: dict[int, Reading] = {}
 
 
 def _stacked(records: Any, part: Any) -> np.ndarray:
-    if part is None:
-        return np.asarray(records)
-    if isinstance(records, Mapping):
-        return np.asarray(records[part])
-    return np.asarray([record[part] for record in records])
+    if part is not None:
+        by_name = isinstance(records, Mapping)
+        records = records[part] if by_name else [record[part] for record in records]
+    found = np.ma.asarray(records) if _is_masked(records) else np.asarray(records)
+    if np.ma.is_masked(found):
+        raise ValueError("missing values")  # NumPy would give what lies beneath.
+    return np.asarray(found)
+
+
+def _is_masked(records: Any) -> bool:
+    each = records if isinstance(records, (list, tuple)) else ()
+    return any(isinstance(one, np.ma.MaskedArray) for one in (records, *each))
 
 
 @dataclass(frozen=True)

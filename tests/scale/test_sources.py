@@ -151,6 +151,18 @@ def test_a_store_may_return_a_mapping_to_arrays(reading):
     np.testing.assert_array_equal(_fetched(leaves[1], [7, 8])[0], Y[[7, 8]])
 
 
+@pytest.mark.parametrize("form", [np.asanyarray, list])
+def test_a_missing_value_is_no_number(form, reading):
+    """NumPy would give what lies beneath a mask."""
+    for hidden, failed in ((False, False), (True, True)):
+        column = Column(np.ma.masked_array(X, mask=hidden))
+        column.form = form
+        (leaf,) = opened(reading, RecordSource(column, shape=(2,), dtype="float32"))
+        (found,) = _fetched(leaf, [3, 0])
+        np.testing.assert_array_equal(found, 0 * X[:2] if hidden else X[[3, 0]])
+        assert reading.failed == failed
+
+
 def _fetched(leaf, rows):
     fetch = _sources._Fetch((leaf.place,), (leaf.shape[1:],), (leaf.dtype,))
     return fetch(np.asarray(leaf.reading), np.asarray(rows, np.int32))
@@ -604,6 +616,8 @@ class Blind:
         (Store(), {}, "give shape= and dtype="),
         (Column(X), {"field": "x"}, "give shape= and dtype="),
         (Column(X), {"shape": (0,)}, "positive sizes"),
+        (Column(X), {"shape": 2}, "tuple of integers"),
+        (Column(X), {"shape": (2.7,)}, "tuple of integers"),
         (Column(X), {"trusted_storage": 1}, "must be True or False"),
     ],
 )
