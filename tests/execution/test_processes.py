@@ -219,7 +219,7 @@ def test_processes_that_differ_charge_nothing(monkeypatch, account, digest, expe
 
 
 def test_a_ledger_of_others_that_has_no_room_is_known_before_the_charge(monkeypatch, account):
-    other = Other(monkeypatch, 1)
+    other = Other(monkeypatch, 1, told=b"\1" + WORDS.tobytes())
     account.accountant.charge(GaussianDpEvent(5.0), label="elsewhere")
     monkeypatch.setattr(other, "gathered", lambda said: np.stack([[1, *said[1:]], said]))
     monkeypatch.setattr(processes.multihost_utils, "process_allgather", other.gathered)

@@ -208,3 +208,22 @@ def differing_processes_go_on(patch):
 )
 def numbers_not_compared(patch):
     patch.setattr(processes, "_PLAIN", ())
+
+
+@mutation(
+    "A bound that a function reads from its script may differ between processes.",
+    f"{TOGETHER}::test_numbers_of_a_functions_module_count_and_nothing_else_of_it",
+    r"assert b'.* != b'",
+)
+def constants_of_a_script_not_compared(patch):
+    patch.setattr(processes, "_plain_globals", lambda function: set())
+
+
+@mutation(
+    "A process charges although the ledger of another has no room, and goes on alone.",
+    f"{TOGETHER}::test_a_ledger_of_others_that_has_no_room_is_known_before_the_charge",
+    "did not match",
+)
+def room_of_others_not_asked(patch):
+    agree = processes.Meeting.agree
+    patch.setattr(processes.Meeting, "agree", lambda self, *of, able: agree(self, *of))
