@@ -57,7 +57,7 @@ class RecordSource:
     that computes. Bits are those of an array. Everything else refuses it before the charge.
 
     :param store: has ``__len__`` and ``__getitems__``, as grain's, Hugging Face's and PyTorch's
-        sources do: the latter takes an array of row numbers, of which some may be equal, and
+        sources do: the latter takes a list of row numbers, of which some may be equal, and
         returns as many records in that order: a sequence, or one array (for ``field``, a mapping
         to arrays) with a row for each. It is called on threads of JAX's own, and must not use JAX.
     :param shape: shape of one record, ``()`` for a number; by default the store's own
@@ -104,8 +104,8 @@ class RecordSource:
         missing = [n for n in ("__len__", "__getitems__") if not callable(getattr(store, n, None))]
         if missing:
             raise ValueError(
-                f"a store needs __len__ and __getitems__(rows), which returns the records of an "
-                f"array of row numbers: {type(store).__name__} has no {' and no '.join(missing)}; "
+                f"a store needs __len__ and __getitems__(rows), which returns the records of a "
+                f"list of row numbers: {type(store).__name__} has no {' and no '.join(missing)}; "
                 "wrap it in a class of yours that has both"
             )
         if not isinstance(trusted_storage, bool):
@@ -244,7 +244,7 @@ class Reading:
         for source, dtype in wanted:
             store = source._store
             if id(store) not in got:
-                got[id(store)] = store.__getitems__(numbers)
+                got[id(store)] = store.__getitems__(numbers.tolist())
             array = _stacked(got[id(store)], source.field)
             if array.shape != (numbers.size, *source.shape[1:]):
                 raise ValueError("another shape")
