@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     )
     from numpyro_dp.diagnostics.coverage.coverage import coverage as coverage
     from numpyro_dp.diagnostics.coverage.result import CoverageResult as CoverageResult
+    from numpyro_dp.diagnostics.forest import plot_forest as plot_forest
     from numpyro_dp.diagnostics.missing import (
         MissingCount as MissingCount,
         count_missing as count_missing,
@@ -178,6 +179,7 @@ _HOME = {
     "plan": "diagnostics.plan.plan",
     "plot_budget": "diagnostics.plots",
     "plot_epsilon_by_step": "diagnostics.plots",
+    "plot_forest": "diagnostics.forest",
     "plot_privacy_curve": "diagnostics.plots",
     "private_accuracy": "diagnostics.checks.accuracy",
     "private_calibration_curve": "diagnostics.checks.calibration",

@@ -172,8 +172,8 @@ def plot_budget(accountant: Accountant, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def axes_or_new(ax: Axes | None) -> Axes:
-    """Return ``ax``, or the axes of a new figure."""
+def axes_or_new(ax: Axes | None, figsize: tuple[float, float] | None = None) -> Axes:
+    """Return ``ax``, or the axes of a new figure of ``figsize`` inches."""
     if ax is not None:
         return ax
     try:
@@ -182,7 +182,7 @@ def axes_or_new(ax: Axes | None) -> Axes:
         raise ImportError(
             "plots need matplotlib: install it with pip install 'matplotlib>=3.8'"
         ) from error
-    return pyplot.subplots()[1]
+    return pyplot.subplots(figsize=figsize)[1]
 
 
 _Charges = list[tuple[str, DpEvent]]

@@ -1,0 +1,168 @@
+"""Several posteriors side by side: intervals of each coordinate, one colour a posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from numpyro_dp import _validate
+from numpyro_dp.diagnostics.plots import axes_or_new
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_ROWS = 100
+_ROW_HEIGHT, _MARGIN = 0.22, 1.0  # inches
+
+
+class _Draws(NamedTuple):
+    """Draws of one posterior: arrays (draws, ...) by site, and the names of their coordinates."""
+
+    values: Mapping[str, np.ndarray]
+    labels: Mapping[str, Sequence[str]]
+
+
+def plot_forest(
+    posteriors: Mapping[str, Any],
+    *,
+    var_names: Sequence[str] | str | None = None,
+    labels: Mapping[str, Sequence[Any]] | None = None,
+    prob: float = 0.9,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw central intervals of several posteriors beside each other.
+
+    The picture for comparing a private posterior with its prior, with another ε or, on made-up
+    records, with NUTS. It looks the same with either interface of ArviZ.
+
+    :param posteriors: by the name in the legend, each an :class:`~numpyro_dp.MCMC` or NumPyro's,
+        what :meth:`numpyro_dp.DPSVI.run` or an estimator returned, an ArviZ object with a group
+        ``posterior``, or a dictionary of arrays, one a site, of shape (draws, ...).
+    :param var_names: sites to draw, in this order; by default all that every posterior has.
+    :param labels: names of a site's coordinates, row by row; by default those of the first ArviZ
+        object that has the site, else numbers.
+    :param prob: probability of the thin intervals; the thick ones hold half, the dot is the median.
+    :param ax: matplotlib axes to draw into; ``None`` makes new ones of a fitting height.
+    :returns: the axes.
+    :raises ValueError: for what holds no draws, for sites that a posterior lacks or that have
+        another shape in it, for labels of another number, and for more than 100 coordinates.
+    :raises ImportError: when matplotlib is not installed.
+
+    **Privacy.** Post-processing of draws: free where they were released. Draws of a sampler that is
+    not private stay what they are: a picture with them in it is not for publication.
+
+    **Example**::
+
+        >>> import matplotlib; matplotlib.use("Agg")
+        >>> import numpy as np, numpyro_dp as ndp
+        >>> rng = np.random.default_rng(0)
+        >>> wide, narrow = {"w": rng.normal(0, 2, (99, 2))}, {"w": rng.normal(1, 1, (99, 2))}
+        >>> ax = ndp.plot_forest({"prior": wide, "private, ε = 1": narrow})
+        >>> [tick.get_text() for tick in ax.get_yticklabels()]
+        ['w[0]', 'w[1]']
+    """
+    if not isinstance(posteriors, Mapping) or not posteriors:
+        raise ValueError(
+            'give posteriors by name, as in plot_forest({"private": mcmc, "prior": draws})'
+        )
+    if not 0 < prob < 1:
+        raise ValueError(f"prob must lie strictly between 0 and 1, got {_validate.shown(prob)}")
+    found = {str(name): _draws(str(name), given) for name, given in posteriors.items()}
+    sites = _sites(found, var_names)
+    rows = [row for site in sites for row in _rows(site, found, (labels or {}).get(site))]
+    if not 0 < len(rows) <= _MOST_ROWS:
+        raise ValueError(
+            f"{len(rows)} coordinates do not make a picture: name the sites to draw in var_names"
+        )
+    height = _MARGIN + _ROW_HEIGHT * len(rows) * max(len(found), 1.5)
+    ax = axes_or_new(ax, figsize=(7.0, height))
+    tails = (1 - prob) / 2
+    levels = [tails, 0.25, 0.5, 0.75, 1 - tails]
+    places = np.arange(len(rows))
+    columns = {
+        name: np.concatenate([_flat(draws.values[site]) for site in sites], axis=1)
+        for name, draws in found.items()
+    }
+    for k, (name, draws) in enumerate(columns.items()):
+        low, left, middle, right, high = np.quantile(draws, levels, axis=0)
+        y = places + 0.7 * ((k + 0.5) / len(found) - 0.5)
+        ax.hlines(y, low, high, color=f"C{k}", linewidth=1.2)
+        ax.hlines(y, left, right, color=f"C{k}", linewidth=3.5)
+        ax.plot(middle, y, "o", color=f"C{k}", markerfacecolor="white", markersize=5, label=name)
+    for place in places[1::2]:
+        ax.axhspan(place - 0.5, place + 0.5, color="0.95", zorder=0)
+    ax.set_yticks(places, labels=rows)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlabel(f"median, 50% and {100 * prob:.3g}% intervals")
+    ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=min(len(found), 3), frameon=False)
+    return ax
+
+
+def _draws(name: str, given: Any) -> _Draws:
+    if isinstance(given, Mapping):
+        return _Draws({site: np.asarray(values) for site, values in given.items()}, {})
+    if hasattr(given, "get_samples"):
+        return _draws(name, given.get_samples())
+    if hasattr(given, "posterior"):
+        return _of_arviz(given.posterior)
+    raise ValueError(
+        f"{name!r} is a {type(given).__name__}, which holds no draws: give an MCMC that has run, a "
+        "result, an ArviZ object with a group 'posterior', or a dictionary of draws"
+    )
+
+
+def _of_arviz(posterior: Any) -> _Draws:
+    values, labels = {}, {}
+    for site, array in posterior.data_vars.items():
+        axes = [axis for axis in array.dims if axis not in ("chain", "draw")]
+        ordered = array.transpose("chain", "draw", *axes)
+        values[str(site)] = ordered.values.reshape(-1, *ordered.shape[2:])
+        named = [map(str, posterior[axis].values) for axis in axes]
+        labels[str(site)] = [", ".join(parts) for parts in product(*named)]
+    return _Draws(values, labels)
+
+
+def _sites(found: Mapping[str, _Draws], var_names: Sequence[str] | str | None) -> list[str]:
+    first, *others = found.values()
+    if var_names is None:
+        sites = [s for s in first.values if all(s in other.values for other in others)]
+        if not sites:
+            raise ValueError("the posteriors have no site in common: name what to draw alike")
+        return sites
+    sites = [var_names] if isinstance(var_names, str) else list(var_names)
+    for name, draws in found.items():
+        missing = [site for site in sites if site not in draws.values]
+        if missing:
+            raise ValueError(
+                f"{name!r} has no site {', '.join(map(repr, missing))} (its sites: "
+                f"{', '.join(map(repr, draws.values))})"
+            )
+    return sites
+
+
+def _rows(site: str, found: Mapping[str, _Draws], labels: Sequence[Any] | None) -> list[str]:
+    """Names of the coordinates of a site, in the order of its entries."""
+    shapes = {draws.values[site].shape[1:] for draws in found.values()}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"site {site!r} has several shapes, {sorted(shapes)}, after the axis of the draws"
+        )
+    (shape,) = shapes
+    if not shape:
+        return [site]
+    known = next((d.labels[site] for d in found.values() if site in d.labels), None)
+    parts = [str(label) for label in labels] if labels is not None else known
+    if parts is None:
+        parts = [", ".join(map(str, index)) for index in np.ndindex(*shape)]
+    if len(parts) != np.prod(shape):
+        raise ValueError(
+            f"labels[{site!r}] names {len(parts)} coordinates, the site has {np.prod(shape)}"
+        )
+    return [f"{site}[{part}]" for part in parts]
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    return values.reshape(values.shape[0], -1)

@@ -1,0 +1,93 @@
+"""A forest shows the quantiles of what it was given, and refuses what it cannot show."""
+
+import numpy as np
+import pytest
+
+import numpyro_dp as ndp
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+pyplot = pytest.importorskip("matplotlib.pyplot")
+
+RNG = np.random.default_rng(0)
+DRAWS = {"scale": RNG.exponential(size=400), "w": RNG.normal(3.0, 1.0, (400, 2, 2))}
+OTHER = {"w": RNG.normal(0.0, 2.0, (50, 2, 2)), "scale": np.ones(50)}
+
+
+class Result:
+    """As results of runs are: draws by site."""
+
+    def get_samples(self):
+        return DRAWS
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    pyplot.close("all")
+
+
+def rows(ax):
+    return [tick.get_text() for tick in ax.get_yticklabels()]
+
+
+def test_intervals_are_quantiles_in_the_order_of_the_entries():
+    ax = ndp.plot_forest({"one": DRAWS, "other": OTHER}, var_names=["w", "scale"], prob=0.8)
+    assert rows(ax) == ["w[0, 0]", "w[0, 1]", "w[1, 0]", "w[1, 1]", "scale"]
+    flat = np.concatenate([DRAWS["w"].reshape(400, 4), DRAWS["scale"][:, None]], axis=1)
+    thin, thick = ax.collections[:2]
+    for drawn, levels in ((thin, (0.1, 0.9)), (thick, (0.25, 0.75))):
+        ends = np.array([segment[:, 0] for segment in drawn.get_segments()]).T
+        np.testing.assert_allclose(ends, np.quantile(flat, levels, axis=0))
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), np.median(flat, axis=0))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "other"]
+    # The first posterior stands above the second, as in the legend.
+    assert np.all(ax.lines[0].get_ydata() < ax.lines[1].get_ydata())
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]
+    assert "80%" in ax.get_xlabel()
+
+
+def test_results_and_arviz_objects_are_taken_and_name_their_coordinates():
+    xarray = pytest.importorskip("xarray")
+    axes = ("chain", "draw", "left", "right")
+    # Written in another order than ArviZ would: names decide, not places.
+    array = xarray.DataArray(
+        DRAWS["w"].reshape(4, 100, 2, 2), dims=axes, coords={"left": ["a", "b"], "right": [3, 4]}
+    ).transpose("left", "chain", "right", "draw")
+
+    class Tree:
+        posterior = xarray.Dataset({"w": array})
+
+    ax = ndp.plot_forest({"tree": Tree(), "result": Result()})
+    assert rows(ax) == ["w[a, 3]", "w[a, 4]", "w[b, 3]", "w[b, 4]"]
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), ax.lines[1].get_xdata())
+    named = ndp.plot_forest({"result": Result()}, var_names="w", labels={"w": "ABCD"})
+    assert rows(named) == ["w[A]", "w[B]", "w[C]", "w[D]"]
+
+
+def test_given_axes_are_drawn_into_and_new_ones_are_high_enough():
+    _, ax = pyplot.subplots()
+    assert ndp.plot_forest({"one": DRAWS}, ax=ax) is ax
+    few = ndp.plot_forest({"one": DRAWS}, var_names="scale").figure.get_figheight()
+    many = ndp.plot_forest({"one": {"w": np.zeros((9, 40))}}).figure.get_figheight()
+    assert many > few + 5
+
+
+@pytest.mark.parametrize(
+    ("posteriors", "options", "message"),
+    [
+        ({}, {}, "by name"),
+        (DRAWS["w"], {}, "by name"),
+        ({"one": DRAWS}, {"prob": 1.0}, "prob"),
+        ({"one": DRAWS}, {"prob": 90}, "prob"),
+        ({"one": object()}, {}, "holds no draws"),
+        ({"one": DRAWS, "two": {"v": DRAWS["w"]}}, {}, "in common"),
+        ({"one": DRAWS, "two": {"w": DRAWS["w"]}}, {"var_names": "scale"}, "'two' has no site"),
+        ({"one": DRAWS, "two": {"w": DRAWS["w"][:, 0]}}, {}, "several shapes"),
+        ({"one": DRAWS}, {"labels": {"w": ["a"]}}, "names 1 coordinates"),
+        ({"one": {"w": np.zeros((9, 101))}}, {}, "var_names"),
+    ],
+)
+def test_refusals_say_what_to_give(posteriors, options, message):
+    with pytest.raises(ValueError, match=message):
+        ndp.plot_forest(posteriors, **options)
