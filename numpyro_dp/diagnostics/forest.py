@@ -97,7 +97,9 @@ def plot_forest(
     ax.set_yticks(places, labels=rows)
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlabel(f"median, 50% and {100 * prob:.3g}% intervals")
-    ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=min(len(found), 3), frameon=False)
+    # Below the name of the axis, so that a title has its place.
+    below = -0.5 * ax.figure.dpi / ax.get_window_extent().height
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, below), ncols=3, frameon=False)
     return ax
 
 
