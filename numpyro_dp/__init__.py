@@ -4,6 +4,7 @@ Write a NumPyro model, run it with a private kernel in :class:`MCMC`, and read w
 ``mcmc.privacy``. Names are loaded on first use, so that the accounting can be used without JAX.
 """
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from numpyro_dp import _moved
@@ -112,7 +113,7 @@ if TYPE_CHECKING:
         guides as guides,
     )
 
-__version__ = "0.1.0"
+__version__ = version("numpyro-dp")
 
 _moved.install()
 
