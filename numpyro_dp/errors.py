@@ -12,6 +12,11 @@ class UnsupportedModelError(ValueError):
 
     The message names the site or argument, the cause and the remedy; it never holds a value of
     the data.
+
+    **Privacy.** It is raised before any charge, from shapes and names alone; under ``add_remove``
+    it does not tell the number of records.
+
+    **Example**: see the how-to *Make your model fit*.
     """
 
 
@@ -19,11 +24,20 @@ class BudgetExceededError(RuntimeError):
     """A charge would take the ledger past its budget; nothing was charged and no data touched.
 
     The message says what was asked, what is left, the difference, and what would fit.
+
+    **Privacy.** Its numbers come from charged events and the budget, never from records.
+
+    **Example**: see the how-to *Read a `BudgetExceededError`*.
     """
 
 
 class LedgerError(RuntimeError):
-    """A ledger file is foreign, damaged or fixed to another budget; it was left untouched."""
+    """A ledger file is foreign, damaged or fixed to another budget; it was left untouched.
+
+    **Privacy.** It names the file and what is wrong with it, and nothing of any record.
+
+    **Example**: see :class:`Accountant`.
+    """
 
 
 def redacted(private_size: bool, function: Callable[..., T], *args: Any) -> T:

@@ -20,6 +20,9 @@ class Budget:
 
         >>> Budget(epsilon=1.0, delta=1e-5)
         Budget(epsilon=1.0, delta=1e-05)
+
+    **Privacy.** A pair of numbers; both must be chosen without looking at the records. Which data
+    sets it compares is said by the ``relation`` of whoever is given the budget.
     """
 
     epsilon: float

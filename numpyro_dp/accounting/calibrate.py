@@ -33,6 +33,8 @@ def calibrate(
     :raises ValueError: when no noise multiplier up to 1e9 fits, as when total variation alone
         exceeds δ.
 
+    **Privacy.** Reads constants of a mechanism and a budget, and no record: free.
+
     **Example**::
 
         >>> from numpyro_dp.accounting.events import GaussianDpEvent

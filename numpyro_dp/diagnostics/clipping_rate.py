@@ -43,6 +43,10 @@ class ClippingRate(NamedTuple):
     - **noise_sd**: standard deviation of the privacy noise in ``rate``.
     - **num_moves**: proposed moves that were looked at.
     - **privacy**: the :class:`~numpyro_dp.PrivacyReport` of this one number.
+
+    **Privacy.** One released sum, paid for by the function's charge.
+
+    **Example**: see :func:`clipping_rate`.
     """
 
     rate: float

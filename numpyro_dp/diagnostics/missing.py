@@ -26,6 +26,10 @@ class MissingCount(NamedTuple):
     - **count**: estimated number of records, in [0, N].
     - **noise_sd**: standard deviation of the privacy noise in ``count``.
     - **privacy**: the :class:`~numpyro_dp.PrivacyReport` of this one number.
+
+    **Privacy.** One released count, paid for by the function's charge.
+
+    **Example**: see :func:`count_missing`.
     """
 
     count: float

@@ -24,6 +24,8 @@ class EstimatorResult:
     :param privacy: the privacy statement of everything this estimator object has run.
 
     **Privacy.** Post-processing of one released vector: everything here may be published.
+
+    **Example**: see :class:`ObjectivePerturbation`.
     """
 
     params: dict[str, Array]

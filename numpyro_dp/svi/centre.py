@@ -29,6 +29,11 @@ class CentredInputs(NamedTuple):
     - **shift**: what was subtracted from each column; 0 at the intercept.
     - **intercept**: column of ones, or ``None``.
     - **privacy**: the :class:`~numpyro_dp.PrivacyReport` of the shift.
+
+    **Privacy.** The shift is released and may be published; inputs that :meth:`centre` gives are
+    private records as before.
+
+    **Example**: see :class:`PrivateCentre`.
     """
 
     shift: Float[Array, " columns"]

@@ -22,6 +22,10 @@ class DPSVIRunResult(SVIRunResult):
     - **losses**: ``None``; with an :class:`~numpyro_dp.ElboTrace` a noisy loss for each step after
       which one was released, NaN elsewhere, shape (num_steps,).
     - **privacy**: the :class:`~numpyro_dp.PrivacyReport` of everything its object has run.
+
+    **Privacy.** Released parameters and what follows from them: free to publish with ``privacy``.
+
+    **Example**: see :class:`DPSVI`.
     """
 
     privacy: PrivacyReport

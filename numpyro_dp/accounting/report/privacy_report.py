@@ -34,6 +34,22 @@ class PrivacyReport(Statement):
 
     Made by ``build``. ``str`` is the statement in words; ``epsilon`` never stands alone: unit,
     relation, δ and conditions are beside it in every form.
+
+    - **epsilon**, **delta**: of this result's charges; ε is an upper bound.
+    - **unit**, **relation**, **conditions**: what is protected, which data sets are compared, and
+      what the guarantee depends on: one sentence a condition, none where it depends on nothing.
+    - **curve**: pairs (δ, ε) from 1e-4 to 1e-9.
+    - **notes**: what speaks against the draws, the most harmful first.
+    - **released**, **assumed_public**, **not_covered**: sentences.
+    - **advantage**, **tpr_at_fpr**, **attacker_certainty**: bounds, in [0, 1], on any attack.
+    - **steps**, **warmup_steps**, **num_chains**: private steps of all chains, of warm-up, chains.
+    - **ledger_epsilon**, **ledger_budget**, **ledger_left**: of the whole ledger, ``None`` where
+      there is none.
+    - **events**: label and JSON form of each charge, from which :meth:`recompute` derives ε.
+
+    **Privacy.** Computed from charged events and public facts of the run: free to publish.
+
+    **Example**: see :class:`DPSGLD`; every result has one as ``privacy``.
     """
 
     @classmethod

@@ -52,6 +52,10 @@ class AuditResult(LowerBound):
     :param hits: judged runs above the threshold on the detected data set.
     :param false_hits: judged runs above it on the other one.
     :param judged: runs on each data set that judged the test; the others chose it.
+
+    **Privacy.** Made-up records only: nothing private is in it.
+
+    **Example**: see :func:`audit`.
     """
 
     relation: Relation

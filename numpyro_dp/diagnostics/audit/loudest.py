@@ -28,7 +28,14 @@ _MOVES = 8
 
 
 class NeighbouringData(NamedTuple):
-    """Two neighbouring data sets, made up: positional arguments of the model."""
+    """Two neighbouring data sets, made up: positional arguments of the model.
+
+    - **data**, **neighbour**: tuples of arrays, one array an argument, which differ in one record.
+
+    **Privacy.** Made up from the model: nothing private is in it.
+
+    **Example**: see :func:`loudest_pair`.
+    """
 
     data: tuple[Any, ...]
     neighbour: tuple[Any, ...]

@@ -37,6 +37,10 @@ class OneRunAudit(LowerBound):
     :param num_parameters: numbers that each step released.
     :param guesses: canaries of which it was guessed.
     :param right: guesses that were right.
+
+    **Privacy.** Its canaries and records are made up: nothing private is in it.
+
+    **Example**: see :func:`audit_one_run`.
     """
 
     num_canaries: int

@@ -30,6 +30,10 @@ class Accuracy(PrivateScore):
 
     :param estimate: share of the records whose most probable class is the observed one.
     :param standard_error: as in :class:`~numpyro_dp.diagnostics.checks.result.PrivateScore`.
+
+    **Privacy.** One released sum and what follows from it, paid for by the function's charge.
+
+    **Example**: see :func:`private_accuracy`.
     """
 
     @property

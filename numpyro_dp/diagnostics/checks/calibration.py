@@ -57,6 +57,11 @@ class CalibrationCurve:
     :param event: what is predicted, in words.
     :param num_records: how many records were held out.
     :param privacy: the :class:`~numpyro_dp.PrivacyReport` of this check.
+
+    **Privacy.** One released vector of sums and what follows from it, paid for by the function's
+    charge.
+
+    **Example**: see :func:`private_calibration_curve`.
     """
 
     edges: Float[np.ndarray, " edges"]

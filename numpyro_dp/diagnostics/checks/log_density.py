@@ -37,6 +37,10 @@ class LogPredictiveDensity(PrivateScore):
     :param bounds: what log densities are cut to.
     :param share_cut: estimated share of the records whose log density was cut, or was no number.
     :param share_cut_noise_sd: standard deviation of the privacy noise in ``share_cut``.
+
+    **Privacy.** Released sums and what follows from them, paid for by the function's charge.
+
+    **Example**: see :func:`private_log_predictive_density`.
     """
 
     bounds: tuple[float, float]

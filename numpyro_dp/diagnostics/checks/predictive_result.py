@@ -57,6 +57,10 @@ class PredictiveCheck:
     :param statistics: what was found, by name.
     :param num_records: how many records were held out.
     :param privacy: the :class:`~numpyro_dp.PrivacyReport` of this check.
+
+    **Privacy.** Released statistics and what follows from them, paid for by the function's charge.
+
+    **Example**: see :func:`private_posterior_predictive_check`.
     """
 
     statistics: Mapping[str, StatisticCheck]

@@ -120,6 +120,8 @@ class CoverageResult:
     :param reference: its posteriors on the same data sets, or ``None``.
 
     **Privacy.** Simulated records only: nothing is private here.
+
+    **Example**: see :func:`numpyro_dp.coverage`.
     """
 
     method: str

@@ -77,6 +77,10 @@ class Plan:
     :param released: what :class:`~numpyro_dp.DPNUTS` would promise at the same ε; ``None`` where
         it does not take the model, or ε is not positive and finite.
     :param conditions: what ε depends on, but for the key of ``secure=False``.
+
+    **Privacy.** Computed from shapes, public values and made-up records: free.
+
+    **Example**: see :func:`plan`.
     """
 
     kernel: str

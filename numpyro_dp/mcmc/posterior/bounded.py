@@ -120,6 +120,10 @@ class Grid:
         (on a regular grid: its discretisation).
 
     **Privacy.** An exponential mechanism; unconditional.
+
+    **References.** McSherry and Talwar, *Mechanism Design via Differential Privacy* (2007).
+
+    **Example**: see :class:`OPS`.
     """
 
     points: Mapping[str, ArrayLike]

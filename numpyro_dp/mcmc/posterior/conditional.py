@@ -36,6 +36,8 @@ class UncheckedNUTS:
 
     **References.** Wang, Fienberg, Smola, *Privacy for Free* (2015), which leaves the condition
     out; Hoffman and Gelman, *The No-U-Turn Sampler* (2014).
+
+    **Example**: see :class:`OPS`.
     """
 
     num_steps: int = 500

@@ -78,6 +78,8 @@ class BoundedLikelihood:
 
     **References.** Wang, Fienberg, Smola, *Privacy for Free* (2015), section 3, with the constants
     of privacy.md section 6 and the likelihood alone tempered.
+
+    **Example**: see :class:`OPS`.
     """
 
     lower: float
@@ -108,6 +110,11 @@ class StronglyLogConcave:
     **Privacy.** Rests on four facts that are proved for the model before it is run: the predictor
     is affine in the unconstrained parameters, the loss is convex with bounded first and second
     derivative, and the prior's curvature is constant.
+
+    **References.** Gopi, Lee, Liu, *Private Convex Optimization via Exponential Mechanism* (2022),
+    with the conditions of privacy.md section 6.
+
+    **Example**: see :class:`OPS`.
     """
 
     row_norm: float

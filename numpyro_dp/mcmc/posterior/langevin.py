@@ -55,6 +55,8 @@ class Langevin:
 
     **References.** Altschuler and Talwar, *Privacy of Noisy Stochastic Gradient Descent* (2022);
     Bok, Su and Altschuler, *Shifted Interpolation for Differential Privacy* (2024).
+
+    **Example**: see :class:`OPS`.
     """
 
     step_size: float | None = None

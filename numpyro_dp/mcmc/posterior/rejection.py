@@ -42,6 +42,10 @@ class Rejection:
 
     **Privacy.** The number of tries is never shown. That all fail has a probability bounded
     without data, which is charged as total variation; the last proposal is then released.
+
+    **References.** von Neumann (1951), with a fixed number of tries: privacy.md section 6.
+
+    **Example**: see :class:`OPS`.
     """
 
     max_tries: int | None = None

@@ -75,6 +75,8 @@ class VIPS:
     **References.** Park, Foulds, Chaudhuri, Welling, *Variational Bayes in Private Settings (VIPS)*
     (JAIR 2020), algorithms 1 to 5; accounting by privacy.md sections 2 and 10 in place of its
     moments bound, which counts the blocks of a step as separate events.
+
+    **Example**: see :class:`~numpyro_dp.guides.PolyaGammaGuide`.
     """
 
     def __init__(

@@ -79,6 +79,23 @@ class SigmoidBeliefNetworkGuide(StatisticsGuide):
     Algorithm*, 1992) in place of its matrix for each pixel; Armagan, Clyde, Dunson, *Generalized
     Beta Mixtures of Gaussians* (NeurIPS 2011) for the prior; Gan, Henao, Carlson, Carin, *Learning
     Deep Sigmoid Belief Networks with Data Augmentation* (AISTATS 2015).
+
+    **Example**::
+
+        >>> import jax, numpy as np, numpyro, numpyro.distributions as dist
+        >>> import numpyro_dp as ndp
+        >>> def model(x):
+        ...     w = numpyro.sample("w", dist.Normal(0, 2).expand([12, 3]).to_event(2))
+        ...     bias = numpyro.sample("bias", dist.Normal(0, 3).expand([12]).to_event(1))
+        ...     with numpyro.plate("images", x.shape[0]):
+        ...         z = numpyro.sample("z", dist.Bernoulli(0.5).expand([3]).to_event(1))
+        ...         numpyro.sample("x", dist.Bernoulli(logits=z @ w.T + bias).to_event(1), obs=x)
+        >>> guide = ndp.guides.SigmoidBeliefNetworkGuide(model, record_norm=2.5)
+        >>> fit = ndp.VIPS(model, guide, privacy=ndp.Budget(1.0, 1e-5))
+        >>> x = np.random.default_rng(0).integers(0, 2, (2_000, 12)).astype(np.float32)
+        >>> result = fit.run(jax.random.key(0), 8, x, progress_bar=False)
+        >>> result.get_samples(num_samples=5)["w"].shape
+        (5, 12, 3)
     """
 
     # 2^K settings of hidden units are never summed over.
