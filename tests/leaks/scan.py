@@ -209,9 +209,10 @@ def _pickles(held: dict) -> Iterator[tuple[str, bytes]]:
 def _texts(held: dict) -> Iterator[tuple[str, str]]:
     for name, value in held.items():
         yield name, repr(value) + str(value)
-        html = getattr(value, "_repr_html_", None)
-        if callable(html):
-            yield name, str(html())
+        for form in ("full", "_repr_html_"):
+            told = getattr(value, form, None)
+            if callable(told):
+                yield name, str(told())
 
 
 def _groups(held: dict) -> Iterator[tuple[str, bytes]]:

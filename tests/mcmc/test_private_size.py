@@ -62,6 +62,7 @@ def test_no_text_of_a_run_holds_the_number(run):
     texts = {
         "printed": printed,
         "str": str(report),
+        "full": report.full(),
         "repr": repr(report),
         "json": report.to_json(),
         "html": report._repr_html_(),
@@ -86,7 +87,7 @@ def test_the_search_would_find_the_number(data):
     # Under zero_out the number is public and stated: the search above is not blind.
     public = ndp.MCMC(kernel(accountant=None, max_records=None), **OPTIONS)
     public.run(jax.random.key(0), *data)
-    assert NUMBER.search(str(public.privacy))
+    assert NUMBER.search(public.privacy.full())
     assert NUMBER.search(public.privacy.to_json())
     assert NUMBER.search(repr(ndp.from_numpyro(public).posterior.attrs))
 
