@@ -30,6 +30,7 @@ import jax
 import numpy as np
 from jax._src.compilation_cache import decompress_executable
 
+from tests.arviz_groups import group_names
 from tests.contract.surfaces import dataset_bytes, flatten
 
 PLANTED = 12345.678
@@ -218,7 +219,7 @@ def _texts(held: dict) -> Iterator[tuple[str, str]]:
 def _groups(held: dict) -> Iterator[tuple[str, bytes]]:
     for name, value in held.items():
         if hasattr(value, "groups"):
-            for group in value.groups():
+            for group in group_names(value):
                 yield from dataset_bytes(f"{name}.{group}", value[group]).items()
 
 

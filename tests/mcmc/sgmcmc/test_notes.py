@@ -80,7 +80,6 @@ def test_the_end_of_a_run_says_that_there_are_notes(capsys):
 
 
 def test_arviz_carries_the_sign(hot):
-    pytest.importorskip("arviz")
     attributes = ndp.from_numpyro(hot).posterior.attrs
     assert "10 times too wide" in attributes["dp_notes"]
     assert json.loads(attributes["dp_statement"])["notes"] == list(hot.privacy.notes)

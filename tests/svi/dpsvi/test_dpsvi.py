@@ -27,6 +27,7 @@ from numpyro_dp.mechanisms import private_sum as mechanism
 from numpyro_dp.model.guided.outcomes import Listed
 from numpyro_dp.svi.dpsvi.plan import planned
 from numpyro_dp.svi.dpsvi.report import resolution_notes
+from tests.arviz_groups import group_names
 from tests.contract.surfaces import flatten
 from tests.models import indifferent, logistic
 
@@ -367,7 +368,7 @@ def test_a_mixture_with_discrete_latents_runs(records):
 def test_draws_go_to_arviz_with_their_statement(data):
     result = run(svi(), data)
     idata = ndp.from_numpyro(result)
-    assert set(idata.groups()) == {"posterior"}
+    assert set(group_names(idata)) == {"posterior"}
     assert idata.posterior["w"].shape == (1, 1000, 3)
     assert idata.posterior.attrs["dp_epsilon"] == result.privacy.epsilon
     with pytest.raises(ValueError, match="leave them out"):
