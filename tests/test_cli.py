@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unicodedata
 from pathlib import Path
 
@@ -22,10 +24,11 @@ from numpyro_dp.accounting.events import (
     from_json,
 )
 from numpyro_dp.accounting.ledger.file import FileLedger
-from numpyro_dp.cli import main
+from numpyro_dp.cli import main, words
 from numpyro_dp.errors import LedgerError
 from tests.accounting.ledger import old_ledger
 
+ROOT = Path(__file__).parents[1]
 BUDGET = Budget(1.0, 1e-5)
 RUN = ComposedDpEvent(
     [
@@ -74,14 +77,14 @@ def test_show_fits_a_terminal_and_holds_every_charge(path, call):
     total = Accountant(path=path).epsilon()
     spent = next(line for line in lines if line.startswith("charged"))
     assert total <= float(spent.split("ε = ")[1].split()[0]) <= total * 1.001
-    for words in (
+    for part in (
         "ε = 1 at δ = 1e-05",
         "a first look at the",
         "DPSGLD: 1000 ×",
         "left",
         "zero-out",
     ):
-        assert words in shown.out
+        assert part in shown.out
 
 
 def test_show_states_the_total_under_every_delta(path, call):
@@ -92,6 +95,19 @@ def test_show_states_the_total_under_every_delta(path, call):
     for delta in (1e-4, 1e-6, 1e-9):
         stated = float(words.split(f" at {delta:.0e}")[0].split()[-1])
         assert curve.epsilon(delta) <= stated <= 1.002 * curve.epsilon(delta)
+
+
+def test_the_ten_words_are_told_where_only_the_package_is(call):
+    code, shown = call("words")
+    assert code == 0
+    names = re.findall(r"^\*\*(\w+)", shown.out, re.MULTILINE)
+    assert " ".join(names) == "Record Unit ε δ Release Charge Ledger Clip Noise Relation"
+    assert "](" not in shown.out
+    # A wheel has no documentation: the page is put into it, where the command looks first.
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
+    (page, place), *_ = wheel["targets"]["wheel"]["force-include"].items()
+    assert (ROOT / page).read_text("utf-8").startswith("# Ten words")
+    assert place == f"numpyro_dp/cli/{words._PAGE}"
 
 
 def test_labels_cannot_steer_the_terminal(short, call):

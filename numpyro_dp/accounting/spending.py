@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from textwrap import fill
 
 from numpyro_dp.accounting.admission import charged
 from numpyro_dp.accounting.budget import Budget
@@ -11,6 +12,8 @@ from numpyro_dp.accounting.events import ComposedDpEvent, describe
 from numpyro_dp.accounting.ledger.book import Book
 from numpyro_dp.accounting.relation import Relation, relation_text
 from numpyro_dp.accounting.rounding import rounded_down, rounded_up
+
+_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class SpendingRow:
 def printable(text: str) -> str:
     """Return one line of ``text``: whoever wrote a label must not steer its reader's screen."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _wrapped(lead: str, text: str) -> str:
+    return fill(lead + text, _WIDTH, subsequent_indent=" " * len(lead), break_on_hyphens=False)
 
 
 def guarantee(budget: Budget) -> str:
@@ -160,11 +167,12 @@ class SpendingReport:
         return lines
 
     def __str__(self) -> str:
-        lines = [f"{name:<14}{text}" for name, text in self._lines()]
+        lines = [_wrapped(f"{name:<14}", text) for name, text in self._lines()]
         if not self.rows:
             return "\n".join([*lines, "nothing was charged"])
         lines.append("ε alone   time (UTC)           charge")
-        lines += [f"{rounded_up(r.epsilon):<9} {r.time[:19]:<20} {r}" for r in self.rows]
+        for row in self.rows:
+            lines.append(_wrapped(f"{rounded_up(row.epsilon):<9} {row.time[:19]:<20} ", str(row)))
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""The command line: reading ledgers. It imports no JAX and writes to nothing it reads."""
+"""The command line: ledgers, and the words of reports. It imports no JAX and writes nothing."""
 
 import argparse
 import io
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from numpyro_dp.cli.snapshot import Snapshot
 from numpyro_dp.cli.text import export, show, verify
+from numpyro_dp.cli.words import ten_words
 from numpyro_dp.errors import LedgerError
 
 __all__ = ["main"]
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A terminal that lacks ε must not turn a report into a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        text, code = _COMMANDS[chosen.command][1](Snapshot.read(chosen.path))
+        text, code = chosen.run(chosen)
     except LedgerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -66,6 +67,10 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    ledger.set_defaults(run=lambda chosen: _COMMANDS[chosen.command][1](Snapshot.read(chosen.path)))
+    purpose = "explain the ten words of every report"
+    words = topics.add_parser("words", help=purpose, description=purpose)
+    words.set_defaults(run=lambda chosen: (ten_words(), 0))
     commands = ledger.add_subparsers(dest="command", required=True, metavar="command")
     for name, (purpose, _) in _COMMANDS.items():
         command = commands.add_parser(name, help=purpose, description=purpose)

@@ -17,7 +17,8 @@ from jaxtyping import ArrayLike
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.estimators import EstimatorResult
 from numpyro_dp.mcmc import MCMC
-from numpyro_dp.svi import DPSVIRunResult
+from numpyro_dp.scoring.released import ReleasedLikelihood
+from numpyro_dp.svi import CentredInputs, DPSVIRunResult
 
 if TYPE_CHECKING:
     import xarray
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 # Arrays by group and site, and the attributes of every group.
 _Groups = tuple[dict[str, Any], dict[str, Any]]
 
+_APPROXIMATE = (
+    "draws of a normal approximation in closed form; those of the posterior are NUTS's on .model"
+)
 _SAMPLE_DIMS = ("chain", "draw")
 _SETTINGS = ("clip_norm", "noise_multiplier", "sampling_rate", "steps", "num_chains")
 
 
 def from_numpyro(
-    mcmc: MCMC | EstimatorResult | DPSVIRunResult,
+    mcmc: MCMC | EstimatorResult | DPSVIRunResult | ReleasedLikelihood,
     *,
     coords: Mapping[str, Sequence] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
@@ -47,8 +51,10 @@ def from_numpyro(
     for groups.
 
     :param mcmc: a :class:`~numpyro_dp.MCMC` that has run; or what an estimator returned, which is
-        one chain of one draw; or what :meth:`numpyro_dp.DPSVI.run` returned, of whose guide 1,000
-        draws are taken as one chain. There are no losses to export.
+        one chain of one draw; or what :meth:`numpyro_dp.DPSVI.run` or :meth:`numpyro_dp.VIPS.run`
+        returned, of whose guide 1,000 draws are taken as one chain; or a
+        :class:`~numpyro_dp.ReleasedLikelihood`, of whose normal approximation they are taken.
+        There are no losses to export.
     :param coords: values of named dimensions; they must be public.
     :param dims: names of a site's dimensions after chain and draw.
     :param warmup_posterior: ``mcmc.get_samples(group_by_chain=True)``, taken between
@@ -61,7 +67,6 @@ def from_numpyro(
     :returns: an ``xarray.DataTree`` with ArviZ 1, ``arviz.InferenceData`` with ArviZ 0.23: the
         group ``posterior``, ``sample_stats`` when extra fields were collected, and those given.
     :raises ValueError: before the first run, and for arrays that do not have the shapes above.
-    :raises ImportError: when ArviZ is not installed.
 
     **Privacy.** Post-processing of released draws: free. ``coords``, ``prior`` and ``predictions``
     are copied as they are, so they must come from public values; ``prior`` and ``predictions`` with
@@ -84,33 +89,35 @@ def from_numpyro(
         ({'chain': 1, 'draw': 10}, 'zero_out')
     """
     given = warmup_posterior or {}, prior or {}, predictions or {}
-    if isinstance(mcmc, (EstimatorResult, DPSVIRunResult)):
+    if isinstance(mcmc, (EstimatorResult, DPSVIRunResult, ReleasedLikelihood)):
         groups, attributes = _of_result(mcmc, *given)
     elif isinstance(mcmc, MCMC):
         groups, attributes = _of_draws(mcmc, *given)
     else:
-        raise ValueError(
-            "from_numpyro takes a numpyro_dp.MCMC or the result of an estimator or of DPSVI.run, "
-            f"got {type(mcmc).__name__}"
-        )
+        raise ValueError(_without_draws(mcmc))
     datasets = {
         group: dataset_of(arrays, coords or {}, dims or {}, attributes)
         for group, arrays in groups.items()
         if arrays
     }
-    return assembled(arviz_module(), datasets)
+    return assembled(datasets)
 
 
-def arviz_module() -> Any:
-    try:
-        return import_module("arviz")
-    except ImportError as error:
-        raise ImportError(
-            "this needs ArviZ: install it with pip install 'arviz>=0.23.4,<2'"
-        ) from error
+def _without_draws(given: Any) -> str:
+    taken = (
+        "from_numpyro takes a numpyro_dp.MCMC, a ReleasedLikelihood, or what an estimator, "
+        f"DPSVI.run or VIPS.run returned, got {type(given).__name__}"
+    )
+    if hasattr(given, "to_inference_data"):
+        return f"{taken}: call its own .to_inference_data()"
+    if isinstance(given, CentredInputs):
+        return f"{taken}: it holds no draws; give the result of a run on the centred inputs"
+    return taken
 
 
-def assembled(arviz: Any, datasets: dict[str, xarray.Dataset]) -> Any:
+def assembled(datasets: dict[str, xarray.Dataset]) -> Any:
+    """The groups as what the installed ArviZ works with."""
+    arviz: Any = import_module("arviz")
     # ArviZ 1 still answers to the name InferenceData, with a placeholder: only the version tells.
     if int(arviz.__version__.split(".")[0]) == 0:
         return arviz.InferenceData(**datasets)
@@ -215,17 +222,23 @@ def _of_draws(
 
 
 def _of_result(
-    result: EstimatorResult | DPSVIRunResult, *given: Mapping[str, ArrayLike]
+    result: EstimatorResult | DPSVIRunResult | ReleasedLikelihood,
+    *given: Mapping[str, ArrayLike],
 ) -> _Groups:
     if any(given):
         raise ValueError(
-            "warmup_posterior, prior and predictions are for MCMC: leave them out for an estimate "
-            "or a variational posterior"
+            "warmup_posterior, prior and predictions are for MCMC: leave them out for an estimate, "
+            "a released likelihood or a variational posterior"
         )
-    kind = "guide" if isinstance(result, DPSVIRunResult) else "estimator"
-    name = result.guide_name if isinstance(result, DPSVIRunResult) else result.privacy.events[-1][0]
+    note = {}
+    if isinstance(result, DPSVIRunResult):
+        made = {"guide": result.guide_name}
+    elif isinstance(result, ReleasedLikelihood):
+        made, note = {"guide": "normal approximation"}, {"dp_notes": _APPROXIMATE}
+    else:
+        made = {"estimator": result.privacy.events[-1][0]}
     groups = {"posterior": result.get_samples(group_by_chain=True)}
-    return groups, _attributes(result.privacy, {kind: name}, 0)
+    return groups, {**_attributes(result.privacy, made, 0), **note}
 
 
 def _by_leaf(fields: Mapping[str, Any]) -> dict[str, Any]:

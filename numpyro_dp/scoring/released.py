@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+from jax import random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from numpyro import distributions as dist, handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
+from numpyro_dp import _validate
 from numpyro_dp._whole_file import write_whole
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
@@ -185,6 +187,31 @@ class ReleasedLikelihood:
     def guide(self) -> Callable[[], dict[str, Any]]:
         """A normal approximation of its posterior, in closed form."""
         return ReleasedGuide(self.private_model, self.located)
+
+    def get_samples(
+        self, rng_key: Any = None, num_samples: int = 1000, *, group_by_chain: bool = False
+    ) -> dict[str, Array]:
+        """Draws from :attr:`guide`: latents, and deterministic sites that read no record.
+
+        They are of an approximation, at once; for the posterior itself run NUTS on :attr:`model`.
+
+        :param rng_key: a JAX key; default ``jax.random.key(0)``.
+        :param num_samples: draws.
+        :param group_by_chain: give each array a leading axis of one chain.
+        :returns: one array a site, of shape (num_samples, ...).
+        """
+        key = random.key(0) if rng_key is None else rng_key
+        shape = _validate.positive_int("num_samples", num_samples), len(self.located.mean)
+        root = np.linalg.cholesky(self.located.covariance)
+        rows = self.located.mean + np.asarray(random.normal(key, shape), np.float64) @ root.T
+        model = self.private_model
+
+        def sites(u: Any) -> dict[str, Array]:
+            z = unravelled(model, u)
+            return {**model.constrain(z), **model.deterministics(z)}
+
+        draws = jax.jit(jax.vmap(sites))(jnp.asarray(rows, jnp.result_type(float)))
+        return jax.tree.map(lambda x: x[None], draws) if group_by_chain else draws
 
     @property
     def diagnostics(self) -> Diagnostics:

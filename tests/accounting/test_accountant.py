@@ -23,6 +23,7 @@ from numpyro_dp.accounting.events import (
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
     TotalVariation,
+    describe,
 )
 from numpyro_dp.errors import BudgetExceededError
 
@@ -184,6 +185,19 @@ def test_the_report_names_every_charge(accountant):
     assert "&lt;b&gt;mean" in html
 
 
+def test_the_report_of_many_parts_fits_the_screen_and_counts_them_all():
+    accountant = Accountant()
+    rounds = [SelfComposedDpEvent(GaussianDpEvent(noise), 1) for noise in (20.0, 30.0, 40.0)]
+    parts = [part for each in rounds for part in (each, TotalVariation(1e-13))]
+    accountant.charge(ComposedDpEvent([*parts, run(3.0, 50)]), label="DPNUTS of " + "words " * 30)
+    text = str(accountant.report())
+    assert max(map(len, text.splitlines())) <= 100
+    whole = " ".join(text.split())
+    assert "3 × Gaussian, noise multipliers 20 to 40 + total variation 3e-13 + 50 × Pois" in whole
+    same = ComposedDpEvent([GaussianDpEvent(20.0)] * 3 + [SelfComposedDpEvent(rounds[0], 2)] * 2)
+    assert describe(same).startswith("3 × Gaussian, noise multiplier 20 + 2 × 1 × Gaussian")
+
+
 def test_memory_is_never_duplicated():
     accountant = Accountant(BUDGET)
     for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -207,7 +221,9 @@ def test_budget_type_is_checked():
 
 
 def lines(report):
-    return {line[:14].strip(): line[14:] for line in str(report).splitlines()}
+    """The facts above the table of charges, by name; each may take several lines."""
+    whole = re.sub(r"\n {14}(?! )", " ", str(report))
+    return {line[:14].strip(): line[14:] for line in whole.splitlines()}
 
 
 def test_with_a_budget_the_report_says_what_is_guaranteed_and_what_counts(accountant):

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 import numpyro_dp as ndp
+from tests.arviz_groups import group_names
 
 _STATES = (".last_state", ".post_warmup_state", ".mcmc._last_state", ".mcmc._warmup_state")
 _STATES += (".pickled._last_state", ".pickled._warmup_state")
@@ -121,7 +122,7 @@ def surfaces(kernel, data, *, extra_fields=("i", "z.w"), seed=0):
         for place, value in flatten(".mcmc", copy).items()
     }
     idata = ndp.from_numpyro(mcmc)
-    for group in idata.groups():
+    for group in group_names(idata):
         found |= dataset_bytes(f".idata.{group}", idata[group])
     return found
 

@@ -115,7 +115,7 @@ def test_insecure_runs_repeat_and_a_budget_refuses_them(name, data):
     assert accountant.entries == ()
     lenient = ndp.Accountant(BUDGET, allow_conditional=True)
     mcmc = run(make(name, logistic, accountant=lenient), data, secure=False)
-    assert "is secret, random and used once" in " ".join(str(mcmc.privacy).split())
+    assert "is secret, random and used once" in " ".join(mcmc.privacy.full().split())
     assert lenient.epsilon() == np.inf
 
 

@@ -11,6 +11,7 @@ import pytest
 import numpyro_dp as ndp
 from numpyro_dp.mcmc import kernel as kernels
 from numpyro_dp.model.private_model import PrivateModel
+from tests.arviz_groups import group_names
 from tests.contract.kernels import NAMES, charged_steps, make, neighbours, repeats, warmup
 from tests.contract.surfaces import leaks, surfaces
 from tests.models import logistic
@@ -108,5 +109,5 @@ def test_plain_arviz_sees_nothing_private_either(name, records):
     mcmc = ndp.MCMC(make(name, logistic), num_warmup=steps, num_samples=5, progress_bar=False)
     mcmc.run(jax.random.key(0), *neighbours(records)[0], extra_fields=("i",))
     for idata in (az.from_numpyro(mcmc), ndp.from_numpyro(mcmc)):
-        assert set(idata.groups()) == {"posterior", "sample_stats"}
+        assert set(group_names(idata)) == {"posterior", "sample_stats"}
         assert idata.posterior["w"].shape == (1, 5, 3)

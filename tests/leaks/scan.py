@@ -30,6 +30,7 @@ import jax
 import numpy as np
 from jax._src.compilation_cache import decompress_executable
 
+from tests.arviz_groups import group_names
 from tests.contract.surfaces import dataset_bytes, flatten
 
 PLANTED = 12345.678
@@ -209,15 +210,16 @@ def _pickles(held: dict) -> Iterator[tuple[str, bytes]]:
 def _texts(held: dict) -> Iterator[tuple[str, str]]:
     for name, value in held.items():
         yield name, repr(value) + str(value)
-        html = getattr(value, "_repr_html_", None)
-        if callable(html):
-            yield name, str(html())
+        for form in ("full", "_repr_html_"):
+            told = getattr(value, form, None)
+            if callable(told):
+                yield name, str(told())
 
 
 def _groups(held: dict) -> Iterator[tuple[str, bytes]]:
     for name, value in held.items():
         if hasattr(value, "groups"):
-            for group in value.groups():
+            for group in group_names(value):
                 yield from dataset_bytes(f"{name}.{group}", value[group]).items()
 
 

@@ -21,16 +21,25 @@ from numpyro_dp.accounting.events import codec
 from numpyro_dp.accounting.ledger import book, file
 from numpyro_dp.accounting.pld import composition, grid, profiles, renyi
 from numpyro_dp.accounting.relation import sensitivity
+from numpyro_dp.accounting.report import short
+from tests.accounting.report import test_short
 from tests.mutations.patches import Instead, everywhere, proof, row
 from tests.mutations.registry import mutation
 
 CURVES = "accounting/test_curve.py"
 ROWS = "accounting/test_vectors.py"
 STATEMENTS = "accounting/events/test_statements.py"
+SHORT = "accounting/report/test_short.py"
 BOOKS = "accounting/test_accountant.py"
 ADMITTED = "accounting/test_admission.py"
 LEDGERS = "accounting/ledger/test_ledger.py"
 TOO_SMALL = r"got >= truth"
+ONE_REPORT = {
+    "notes": [],
+    "conditions": ["the key is secret, random and used once, " * 20],
+    "unit": "one slice of plate 'people'",
+    "other": "a mechanism",
+}
 IN_MEMORY = {"request": SimpleNamespace(param="memory")}
 
 # --- what is proved of an event
@@ -538,3 +547,38 @@ def terms_replaced(patch):
         self.budget = budget
 
     patch.setattr(file.FileLedger, "__init__", agreeing)
+
+
+# --- how it is told
+
+
+@mutation(
+    "A printed report leaves out what its ε depends on.",
+    f"{SHORT}::test_one_screen_that_never_cuts_what_epsilon_hangs_on",
+    "printed",
+    given=ONE_REPORT | {"report": test_short.PLAIN},
+)
+def printed_without_conditions(patch):
+    honest = short._guarantee
+    patch.setattr(short, "_guarantee", lambda report: honest(replace(report, conditions=())))
+
+
+@mutation(
+    "Conditions and unit are shortened to find room on the screen.",
+    f"{SHORT}::test_one_screen_that_never_cuts_what_epsilon_hangs_on",
+    "printed",
+    given=ONE_REPORT | {"report": test_short.PLAIN},
+)
+def guarantee_cut_to_fit(patch):
+    honest = short._row
+    patch.setattr(short, "_row", lambda name, fact: short._cut(honest(name, fact), 2))
+
+
+@mutation(
+    "Notes that find no room are dropped without a word.",
+    f"{SHORT}::test_what_does_not_fit_is_counted",
+    "more notes",
+)
+def notes_dropped_silently(patch):
+    honest = short._shortened
+    patch.setattr(short, "_shortened", lambda notes, room: [r for r in honest(notes, room) if r[0]])

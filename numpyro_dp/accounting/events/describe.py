@@ -1,5 +1,8 @@
 """An event in a few words; the phrases of dp-accounting's own events stand here."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 from dp_accounting.dp_event import (
     ComposedDpEvent,
     DpEvent,
@@ -13,6 +16,9 @@ from dp_accounting.dp_event import (
 
 from numpyro_dp.accounting.events.codec import phrase_of, register
 from numpyro_dp.accounting.events.fields import number
+from numpyro_dp.accounting.events.sampling import TotalVariation
+
+_SHOWN = 4
 
 
 def describe(event: DpEvent) -> str:
@@ -28,9 +34,36 @@ def describe(event: DpEvent) -> str:
 
 
 def _composed(event: ComposedDpEvent) -> str:
-    shown = [describe(child) for child in event.events[:4]]
-    more = len(event.events) - len(shown)
+    parts = [describe(child) for child in event.events]
+    if len(parts) > _SHOWN:
+        parts = _grouped(event.events)
+    shown = parts[:_SHOWN]
+    more = len(parts) - len(shown)
     return " + ".join(shown) + (f" + {more} more" if more else "") if shown else "nothing"
+
+
+def _grouped(events: Sequence[DpEvent]) -> list[str]:
+    """Many parts in few words: releases of one kind are counted, whatever their order."""
+    counts: Counter[float] = Counter()
+    distances, others = [], []
+    for event in events:
+        count, once = (
+            (event.count, event.event) if type(event) is SelfComposedDpEvent else (1, event)
+        )
+        if type(once) is GaussianDpEvent:
+            counts[once.noise_multiplier] += count
+        elif type(once) is TotalVariation:
+            distances.append(count * once.distance)
+        else:
+            others.append(describe(event))
+    parts = []
+    if counts:
+        least, most = number(min(counts)), number(max(counts))
+        noise = f"multiplier {least}" if least == most else f"multipliers {least} to {most}"
+        parts.append(f"{counts.total()} × Gaussian, noise {noise}")
+    if distances:
+        parts.append(f"total variation {number(sum(distances))}")
+    return [*parts, *others]
 
 
 register(NoOpDpEvent, lambda event: "nothing")

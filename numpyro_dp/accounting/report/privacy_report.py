@@ -11,7 +11,7 @@ from numpyro_dp.accounting.accountant import Accountant
 from numpyro_dp.accounting.curve import privacy_curve
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, from_json, to_json
 from numpyro_dp.accounting.relation import check_relation, relation_text
-from numpyro_dp.accounting.report import render
+from numpyro_dp.accounting.report import render, short
 from numpyro_dp.accounting.report.facts import RunFacts, Statement
 from numpyro_dp.accounting.report.risk import FALSE_POSITIVE_RATE, attack_risk
 from numpyro_dp.accounting.spending import guarantee
@@ -32,8 +32,9 @@ _NOT_COVERED = (
 class PrivacyReport(Statement):
     """The privacy statement of one result.
 
-    Made by ``build``. ``str`` is the statement in words; ``epsilon`` never stands alone: unit,
-    relation, δ and conditions are beside it in every form.
+    Made by ``build``. ``str``, and so ``print``, is one screen with the notes first; :meth:`full`
+    is every line, :meth:`to_dict` every field. ``epsilon`` never stands alone: unit, relation, δ
+    and conditions are beside it in every form.
 
     - **epsilon**, **delta**: of this result's charges; ε is an upper bound.
     - **unit**, **relation**, **conditions**: what is protected, which data sets are compared, and
@@ -165,11 +166,15 @@ class PrivacyReport(Statement):
         """Return tiers 2 and 3 of an entry for the OpenDP/NIST registry of deployments."""
         return render.registry(self)
 
-    def __str__(self) -> str:
+    def full(self) -> str:
+        """Return the statement and every fact, as text of at most 100 columns."""
         return render.text(self)
 
+    def __str__(self) -> str:
+        return short.text(self)
+
     def _repr_html_(self) -> str:
-        return render.html(self)
+        return short.html(self)
 
 
 def _noise_std(clip_norm: float | None, noise_multiplier: float | str | None) -> float | None:

@@ -9,6 +9,10 @@ from numpyro_dp.accounting.rounding import rounded_down, rounded_up
 
 _WIDTH = 100
 _NAME = 18
+LISTED = (
+    "as a list that was fixed in advance; if one was chosen from earlier results, only the budget "
+    "of a ledger is guaranteed"
+)
 
 
 def user_level(unit: str) -> str:
@@ -37,35 +41,40 @@ def _number(value: float | str | None, digits: int = 4) -> str:
     return rounded_up(value, digits)
 
 
-def _pair(report: Statement) -> str:
+def pair(report: Statement) -> str:
+    """Return ε and δ, which are never apart."""
     return f"ε = {_number(report.epsilon)} at δ = {report.delta:.3g}"
 
 
-def statement(report: Statement) -> str:
-    """Return the guarantee as one paragraph."""
+def computed(report: Statement) -> str:
+    """Return of how many records, and in how many steps, a result was computed."""
     records = (
         "a private number of records"
         if report.num_records is None
         else f"{report.num_records} records"
     )
     chains = f" over {report.num_chains} chains" if report.num_chains > 1 else ""
-    opening = (
-        f"This result was computed from {records} in {report.steps} private steps{chains}, "
-        f"{report.warmup_steps} of them warm-up."
+    return (
+        f"from {records} in {report.steps} private steps{chains}, {report.warmup_steps} of them "
+        "warm-up"
     )
+
+
+def statement(report: Statement) -> str:
+    """Return the guarantee as one paragraph."""
+    opening = f"This result was computed {computed(report)}."
     if report.epsilon == math.inf:
         return f"{opening} It is NOT differentially private: ε is infinite. {report.user_level}"
     condition = (
         f" PROVIDED THAT {'; and that '.join(report.conditions)}" if report.conditions else ""
     )
     several = (
-        f" This ε is of its {len(report.events)} charges as a list that was fixed in advance; if "
-        "one was chosen from earlier results, only the budget of a ledger is guaranteed."
+        f" This ε is of its {len(report.events)} charges {LISTED}."
         if len(report.events) > 1
         else ""
     )
     return (
-        f"{opening} It satisfies (ε, δ)-differential privacy with {_pair(report)}{condition}."
+        f"{opening} It satisfies (ε, δ)-differential privacy with {pair(report)}{condition}."
         f"{several} "
         f"Protected is {report.unit}, under {report.relation_text}. The guarantee covers "
         f"everything released: {'; '.join(report.released) or 'nothing'}. Mechanism: "
@@ -89,7 +98,7 @@ def _facts(report: Statement) -> list[tuple[str, str]]:
     lines = [
         # What there is to act on comes first.
         *[("note", note) for note in report.notes],
-        ("privacy", f"{_pair(report)} ({report.variant})"),
+        ("privacy", f"{pair(report)} ({report.variant})"),
         ("unit", report.unit),
         ("relation", report.relation_text),
         *[("condition", condition) for condition in report.conditions],
@@ -105,13 +114,14 @@ def _facts(report: Statement) -> list[tuple[str, str]]:
         ("arithmetic", report.arithmetic),
     ]
     if report.ledger_epsilon is not None:
-        lines.append(("whole ledger", _ledger(report)))
+        lines.append(("whole ledger", ledger(report)))
     used = ", ".join(f"{name} {version}" for name, version in report.versions)
     charges = f"{len(report.events)}, recomputable: report.recompute()"
     return [*lines, ("charges", charges), ("versions", f"{used}; {report.created_at}")]
 
 
-def _ledger(report: Statement) -> str:
+def ledger(report: Statement) -> str:
+    """Return what was charged to the whole ledger, and what is left of its budget."""
     where = report.ledger_path or "in memory"
     spent = f"ε = {_number(report.ledger_epsilon)} at δ = {_number(report.ledger_delta, 3)}"
     if report.ledger_budget is None:

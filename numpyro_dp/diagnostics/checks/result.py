@@ -13,7 +13,6 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import PrivacyReport, rounded_up
 from numpyro_dp.diagnostics.checks.release import Answer
 from numpyro_dp.diagnostics.inference_data import (
-    arviz_module,
     assembled,
     dataset_of,
     privacy_attributes,
@@ -88,11 +87,10 @@ def for_arviz(
     :param arrays: by name, each of the axes ``dims``.
     :param settings: further attributes.
     """
-    arviz = arviz_module()
     by_name = {name: np.asarray(values)[None, None] for name, values in arrays.items()}
     named = dict.fromkeys(arrays, tuple(dims))
     attributes = {"inference_library": "numpyro_dp", **settings, **privacy_attributes(report)}
-    return assembled(arviz, {GROUP: dataset_of(by_name, coords or {}, named, attributes)})
+    return assembled({GROUP: dataset_of(by_name, coords or {}, named, attributes)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +130,6 @@ class PrivateScore:
         """For ArviZ: the numbers as group ``private_check``, one chain of one draw.
 
         :returns: an ``xarray.DataTree`` with ArviZ 1, ``arviz.InferenceData`` with ArviZ 0.23.
-        :raises ImportError: when ArviZ is not installed.
         """
         return for_arviz(self._numbers(), self.privacy, num_records=self.num_records)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from numpyro_dp.diagnostics.inference_data import arviz_module, assembled, dataset_of
+from numpyro_dp.diagnostics.inference_data import assembled, dataset_of
 from numpyro_dp.diagnostics.plots import axes_or_new
 
 if TYPE_CHECKING:
@@ -250,9 +250,7 @@ class CoverageResult:
         ``arviz_plots.plot_ecdf_pit(data, group="prior_sbc")`` draws them.
 
         :returns: an ``xarray.DataTree`` with ArviZ 1, ``arviz.InferenceData`` with ArviZ 0.23.
-        :raises ImportError: when ArviZ is not installed.
         """
-        arviz = arviz_module()
         attributes = {"method": self.method, "level": self.level, "num_records": self.num_records}
 
         def by_site(table: Table) -> dict[str, np.ndarray]:
@@ -266,7 +264,7 @@ class CoverageResult:
             group: dataset_of(by_site(table), {}, {}, dict(attributes))
             for group, table in groups.items()
         }
-        return assembled(arviz, datasets)
+        return assembled(datasets)
 
 
 def _kept(fitted: Posteriors, truths: Table) -> tuple[np.ndarray, Table, Table]:

@@ -69,7 +69,7 @@ def test_recompute_agrees_and_exposes_tampering():
 
 def test_epsilon_never_stands_alone():
     report = build(conditions=("the key stays secret",))
-    for text in (str(report), report._repr_html_(), report.to_markdown()):
+    for text in (str(report), report.full(), report._repr_html_(), report.to_markdown()):
         for part in ("1e-05", "people", "zero-out", "the key stays secret", "user-level"):
             assert part in text
     assert "conditional" in report.variant
@@ -77,7 +77,8 @@ def test_epsilon_never_stands_alone():
 
 def test_text_fits_100_columns():
     report = build(notes=("A rather long note, " * 20,), accountant=Accountant(Budget(9.0, 1e-5)))
-    assert max(len(line) for line in str(report).splitlines()) <= 100
+    for text in (str(report), report.full()):
+        assert max(len(line) for line in text.splitlines()) <= 100
 
 
 def test_html_and_markdown_are_escaped():
@@ -106,14 +107,15 @@ def test_the_ledger_has_its_own_line():
     assert report.ledger_left == accountant.remaining()
     assert (report.ledger_delta, report.ledger_budget) == (1e-6, 3.0)
     assert report.earlier_runs == 1
-    assert "1 earlier charge in this ledger" in str(report)
+    assert "1 earlier charge in this ledger" in report.full()
     assert "whole ledger" in str(report)
 
 
 def test_without_privacy_it_says_so():
     report = build(entries=[("test", NonPrivateDpEvent())], clip_norm=math.inf)
     assert report.epsilon == math.inf
-    assert "NOT differentially private" in str(report)
+    for text in (str(report), report.full(), report._repr_html_()):
+        assert "NOT differentially private" in text
     assert report.variant.startswith("none")
     assert (report.advantage, report.tpr_at_fpr) == (1.0, 1.0)
 

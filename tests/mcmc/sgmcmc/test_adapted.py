@@ -74,7 +74,7 @@ def test_release_and_chains_are_one_charge_of_the_whole_budget(ran):
     assert mcmc.privacy.steps == 401 + ROUNDS
     assert 0.97 < mcmc.privacy.epsilon <= 1.0
     assert mcmc.privacy.recompute() == pytest.approx(mcmc.privacy.epsilon)
-    assert "adapt_state" in str(mcmc.privacy)
+    assert "adapt_state" in mcmc.privacy.full()
 
 
 def test_draws_are_a_posterior_without_any_setting(ran, data):

@@ -40,7 +40,7 @@ def test_every_step_is_charged_at_its_own_noise():
     mcmc.post_warmup_state = mcmc.last_state
     mcmc.run(jax.random.key(0), x)
     assert charged(accountant) == {8.0: 8, 2.0: 14}
-    assert "2 to 8, by a schedule" in " ".join(str(mcmc.privacy).split())
+    assert "2 to 8, by a schedule" in " ".join(mcmc.privacy.full().split())
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def test_likelihood_power_tempers_the_posterior():
     mean, variance = stationary_variance(x, step, power=0.25)
     np.testing.assert_allclose(mcmc.get_samples()["mu"].mean(0), mean, atol=0.03)
     np.testing.assert_allclose(mcmc.get_samples()["mu"].var(0), variance, rtol=0.1)
-    assert "tempered posterior" in " ".join(str(mcmc.privacy).split())
+    assert "tempered posterior" in " ".join(mcmc.privacy.full().split())
 
 
 def test_a_raised_temperature_is_reported_and_true(records):

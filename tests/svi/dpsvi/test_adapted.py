@@ -81,8 +81,8 @@ def test_release_and_steps_are_one_charge_of_the_whole_budget(ran):
     assert result.privacy.steps == 1 + ROUNDS + STEPS
     assert 0.97 < result.privacy.epsilon <= 1.0
     assert result.privacy.recompute() == pytest.approx(result.privacy.epsilon)
-    assert "start and coordinates" in str(result.privacy)
-    assert "the scales count it" in str(result.privacy)
+    assert "start and coordinates" in result.privacy.full()
+    assert "the scales count it" in result.privacy.full()
 
 
 def test_it_is_charged_before_a_record_is_read(data, monkeypatch):

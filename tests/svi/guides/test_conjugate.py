@@ -216,7 +216,7 @@ def test_a_run_serves_samples_predictive_and_arviz(fitted):
     guide, result = fitted
     assert result.losses is None
     assert 7.9 < result.privacy.epsilon <= 8
-    assert "do not widen" in " ".join(str(result.privacy).split())
+    assert "do not widen" in " ".join(result.privacy.full().split())
     draws = result.get_samples(num_samples=500)
     assert {name: value.shape for name, value in draws.items()} == {
         "b": (500,), "w": (500, 2), "precision": (500,)

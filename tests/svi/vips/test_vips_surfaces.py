@@ -15,6 +15,7 @@ import pytest
 from numpyro.infer import SVI, Predictive, Trace_ELBO
 
 import numpyro_dp as ndp
+from tests.arviz_groups import group_names
 from tests.contract.surfaces import dataset_bytes, flatten
 from tests.models import OutOfSight
 
@@ -115,7 +116,7 @@ def surfaces(guide, arrays, steps=4):
     found |= flatten(".vips", made) | flatten(".guide", vars(guide))
     found |= flatten(".result", result) | flatten(".target", result.target)
     found |= flatten(".pickled", pickle.loads(pickle.dumps((made, result))))
-    for group in idata.groups():
+    for group in group_names(idata):
         found |= dataset_bytes(f".idata.{group}", idata[group])
     return found
 

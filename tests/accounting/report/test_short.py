@@ -1,0 +1,109 @@
+"""What ``print`` shows of a report: one screen, notes first, ε with all that it hangs on."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from numpyro_dp.accounting import Accountant, Budget
+from numpyro_dp.accounting.events import NonPrivateDpEvent
+from numpyro_dp.accounting.report import render, short
+from tests.accounting.report.test_report import EVENT, build
+
+WORDS = st.one_of(st.text(max_size=40), st.lists(st.text(max_size=20), max_size=120).map(" ".join))
+PLAIN = build(accountant=Accountant(Budget(9.0, 1e-5)))
+TWICE = build(entries=[("one", EVENT), ("two", EVENT)])
+OPEN = build(entries=[("test", NonPrivateDpEvent())])
+
+
+def packed(text):
+    """Without white space, which is where lines may be broken."""
+    return "".join(text.split())
+
+
+def printed(text):
+    return packed(short.printable(" ".join(text.split())))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    report=st.sampled_from([PLAIN, TWICE, OPEN]),
+    notes=st.lists(WORDS, max_size=30),
+    conditions=st.lists(WORDS, max_size=4),
+    unit=WORDS,
+    other=WORDS,
+)
+def test_one_screen_that_never_cuts_what_epsilon_hangs_on(report, notes, conditions, unit, other):
+    report = replace(
+        report,
+        notes=tuple(notes),
+        conditions=tuple(conditions),
+        unit=unit,
+        mechanism=other,
+        released=(other,) * 3,
+        assumed_public=(other,) * 3,
+        ledger_path=other,
+    )
+    lines = str(report).splitlines()
+    assert max(map(len, lines)) <= short.WIDTH
+    core = [*short._guarantee(report), short._POINTER]
+    needed = sum(len(short._row(*fact)[1]) for fact in core)
+    assert len(lines) <= max(short.LINES, needed + short._NOTES)
+    whole = packed(str(report))
+    assert packed(render.pair(report)) in whole
+    assert packed(report.relation_text) in whole
+    assert printed(unit) in whole
+    for condition in conditions:
+        assert printed(condition) in whole
+    assert ("PROVIDEDTHAT" in whole) == bool(conditions)
+    assert lines[0].startswith("note" if notes else "privacy")
+    assert lines[-1].startswith("more           .full()")
+    # A note is whole, or says that it is not; those that are left out are counted.
+    head = packed("\n".join(lines[: next(k for k, x in enumerate(lines) if x[:7] == "privacy")]))
+    broken = [note for note in notes if f"note{printed(note)}" not in head]
+    assert not broken or "….full()" in head or "morenotes:.full()" in head
+
+
+def test_what_does_not_fit_is_counted():
+    report = build(notes=("the worst of all", *(f"note number {k}" for k in range(30))))
+    lines = str(report).splitlines()
+    assert lines[0].split() == ["note", "the", "worst", "of", "all"]
+    assert len(lines) == short.LINES
+    shown = sum(line.startswith("note") for line in lines)
+    assert f"… {31 - shown} more notes: .full()" in str(report)
+    assert all(note in report.full() for note in report.notes)
+
+
+def test_a_long_note_does_not_hide_the_next():
+    report = build(notes=("much " * 400, "the second"))
+    assert " … .full()" in str(report)
+    assert "the second" in str(report)
+    assert len(str(report).splitlines()) <= short.LINES
+
+
+def test_several_charges_are_a_list_and_the_screen_says_so():
+    assert "2 charges as a list that was fixed in advance" in " ".join(str(TWICE).split())
+    assert "as a list" not in str(PLAIN)
+
+
+def test_nobody_steers_the_screen():
+    report = build(notes=("\x1b[2J\x1b[H gone",), unit="a\nprivacy        ε = 0 at δ = 0")
+    assert "\x1b" not in str(report)
+    assert sum(line.startswith("privacy") for line in str(report).splitlines()) == 1
+
+
+def test_the_notebook_form_folds_the_rest_away():
+    html = build(notes=("a note",), conditions=("the key stays secret",))._repr_html_()
+    screen, rest = html.split("<details>")
+    assert screen.index("a note") < screen.index("ε = ") < screen.index("the key stays secret")
+    for part in ("1e-05", "zero-out", "plate"):
+        assert part in screen
+    assert "versions" not in screen
+    assert "versions" in rest
+
+
+@pytest.mark.parametrize("report", [PLAIN, TWICE, OPEN])
+def test_everything_is_in_the_long_form(report):
+    whole = " ".join(report.full().split())
+    for part in (report.mechanism, report.unit, report.relation_text, report.tuning, "versions"):
+        assert part in whole
