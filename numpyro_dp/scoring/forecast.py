@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from textwrap import fill
 from typing import NamedTuple
 
 from numpyro_dp.accounting import Budget, Relation, calibrate
@@ -67,7 +68,8 @@ class Forecast(NamedTuple):
             f"{self.num_records} records, ε = {self.privacy.epsilon:g} at "
             f"δ = {self.privacy.delta:g} ({self.relation})\n"
             f"  κ = {self.signal:.3g}, of the information {self.shape:.3g}; about {self.passes} "
-            f"gradients of all records\n  {self.promise}"
+            f"gradients of all records\n"
+            f"{fill(self.promise, 100, initial_indent='  ', subsequent_indent='  ')}"
         )
 
 
