@@ -14,6 +14,10 @@ from jax.core import eval_jaxpr
 from jax.extend import core as jax_core
 from jax.interpreters import partial_eval
 
+# Where two values are multiplied, and which operands of a choice are values.
+_FACTORS = {"mul", "div", "dot_general", "pow"}
+_VALUES = {"gather": slice(1), "dynamic_slice": slice(1), "select_n": slice(1, None)}
+
 
 class Program(NamedTuple):
     """A function traced without values: its jaxpr and the shapes of what it returns."""
@@ -89,6 +93,68 @@ def fingerprint(pruned: Pruned) -> tuple[str, tuple[Any, ...]]:
         for c in constants(pruned.jaxpr, pruned.consts)
     )
     return text, arrays
+
+
+class _Reads(NamedTuple):
+    """Names of the inputs that a value depends on, and whether unnamed ones are among them.
+
+    What only chooses an entry, as an index or a condition, does not count.
+    """
+
+    names: frozenset[str] = frozenset()
+    unnamed: bool = False
+
+
+def products(pruned: Pruned, names: Sequence[str]) -> set[frozenset[str]]:
+    """Sets of names of leading inputs that are multiplied before any later input is read.
+
+    A factor may be chosen by a later input, as ``z[group]`` is. Loops are not looked into.
+
+    :param names: of the leading inputs.
+    """
+    reads = [
+        _Reads(frozenset({names[k]})) if k < len(names) else _Reads(unnamed=True)
+        for k, used in enumerate(pruned.used)
+        if used
+    ]
+    found: set[frozenset[str]] = set()
+    _follow(pruned.jaxpr, reads, found)
+    return found
+
+
+def _follow(jaxpr: Any, inputs: Sequence[_Reads], found: set[frozenset[str]]) -> list[_Reads]:
+    """What each output of a jaxpr reads; products met on the way are added to ``found``."""
+    known = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def read(atom: Any) -> _Reads:
+        return _Reads() if isinstance(atom, jax_core.Literal) else known.get(atom, _Reads())
+
+    for equation in jaxpr.eqns:
+        operands, name = [read(atom) for atom in equation.invars], equation.primitive.name
+        inner = _called(equation, len(operands))
+        if inner is not None:
+            outputs = _follow(inner, operands, found)
+        else:
+            if name in _FACTORS and all(o.names and not o.unnamed for o in operands[:2]):
+                found.add(operands[0].names | operands[1].names)
+            counted = operands[_VALUES[name]] if name in _VALUES else operands
+            merged = _Reads(
+                frozenset().union(*(o.names for o in operands)), any(o.unnamed for o in counted)
+            )
+            outputs = [merged] * len(equation.outvars)
+        known.update(zip(equation.outvars, outputs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _called(equation: Any, operands: int) -> Any | None:
+    """The jaxpr of a call that hands on its operands one by one; ``None`` for anything else."""
+    if equation.primitive.name in ("scan", "while", "cond"):
+        return None
+    for inner in _inner_jaxprs(equation.params.values()):
+        jaxpr = inner.jaxpr if isinstance(inner, jax_core.ClosedJaxpr) else inner
+        if len(jaxpr.invars) == operands and len(jaxpr.outvars) == len(equation.outvars):
+            return jaxpr
+    return None
 
 
 def _inner_jaxprs(values: Any) -> Iterator[Any]:

@@ -19,13 +19,14 @@ from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Phase, planned_releases
+from numpyro_dp.families.one_gaussian import require_one_gaussian
 from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.scoring.forecast import Forecast, forecast, own_latents
 from numpyro_dp.scoring.located import Located, located
 from numpyro_dp.scoring.prior import prior_moments
 from numpyro_dp.scoring.released import ReleasedLikelihood
 from numpyro_dp.scoring.rounds import geometric_shares, histogram_share
-from numpyro_dp.scoring.statistic import BINS, coordinate_names, record_statistic
+from numpyro_dp.scoring.statistic import BINS, coordinate_names, record_statistic, unravelled
 from numpyro_dp.scoring.turns import BoundRelease, released_rounds
 
 # Folded into the caller's key for the outcomes that are drawn: public randomness.
@@ -223,6 +224,8 @@ def bound_release(
         )
     statistic = record_statistic(model)
     prior = prior_moments(model)
+    if adaptation is None:
+        require_one_gaussian(model, unravelled(model, prior.mean), prior.sd)
     signal = math.sqrt(adaptation or 1) / calibrate(GaussianDpEvent, privacy, relation)
     expected = forecast(
         num_records=model.num_records,

@@ -1,0 +1,147 @@
+"""What one Gaussian likelihood would get wrong is refused before it is paid for, and no more."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.reparam import LocScaleReparam
+
+import numpyro_dp as ndp
+
+N, G, D = 2_000, 12, 3
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, D)).astype(np.float32)
+GROUP = RNG.integers(0, G, N)
+SIDE, COUNT = RNG.integers(0, 2, N), RNG.poisson(2.0, N)
+REAL, SHARE = RNG.normal(size=N).astype(np.float32), RNG.beta(2, 3, N).astype(np.float32)
+
+
+def normal(name, size=None):
+    law = dist.Normal(0, 1)
+    return numpyro.sample(name, law if size is None else law.expand([size]).to_event(1))
+
+
+def scale(name):
+    return numpyro.sample(name, dist.HalfNormal(1))
+
+
+def observed(law, y):
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", law, obs=y)
+
+
+def factors_of_a_chosen_entry(x, group, y):
+    mu, tau, z = normal("mu"), scale("tau"), normal("z", G)
+    observed(dist.Bernoulli(logits=mu + tau * z[group]), y)
+
+
+def factors_of_all_entries(x, group, y):
+    mu, tau = normal("mu"), scale("tau")
+    with numpyro.plate("groups", G):
+        a = numpyro.deterministic("a", mu + tau * numpyro.sample("z", dist.Normal(0, 1)))
+    observed(dist.Bernoulli(logits=a[group]), y)
+
+
+def horseshoe(x, group, y):
+    local = numpyro.sample("local", dist.HalfNormal(1).expand([D]).to_event(1))
+    observed(dist.Bernoulli(logits=x @ (normal("z", D) * local * scale("tau"))), y)
+
+
+def slopes_of_groups(x, group, y):
+    spread, z = scale("spread"), normal("z", G)
+    observed(dist.Normal(spread * z[group] * x[:, 0], 1), y)
+
+
+def written_centred(x, group, y):
+    mu, tau = normal("mu"), scale("tau")
+    with numpyro.plate("groups", G):
+        a = numpyro.sample("a", dist.Normal(mu, tau))
+    observed(dist.Bernoulli(logits=a[group]), y)
+
+
+def linear(x, group, y):
+    observed(dist.Normal(normal("a") + x @ normal("w", D), scale("sigma")), y)
+
+
+def two_parameters_of_counts(x, group, y):
+    mean, spread = (numpyro.sample(name, dist.LogNormal(0, 1)) for name in ("mean", "spread"))
+    observed(dist.NegativeBinomial2(mean, spread), y)
+
+
+def mean_times_precision(x, group, y):
+    m, k = numpyro.sample("m", dist.Beta(2, 2)), numpyro.sample("k", dist.LogNormal(1, 1))
+    observed(dist.Beta(m * k, (1 - m) * k), y)
+
+
+def one_intercept_too_many(x, group, y):
+    observed(dist.Bernoulli(logits=normal("b") + normal("a", G)[group]), y)
+
+
+def counts_of_groups(x, group, y):
+    spread = numpyro.sample("spread", dist.LogNormal(0, 1))
+    observed(dist.NegativeBinomial2(jnp.exp(normal("a", G)[group]), spread), y)
+
+
+def mixture(centres):
+    def model(x, group, y):
+        share = numpyro.sample("share", dist.Dirichlet(jnp.ones(2)))
+        law = dist.Normal(jnp.asarray(centres), 1).to_event(1)
+        parts = dist.Normal(numpyro.sample("middle", law), scale("sigma"))
+        observed(dist.MixtureSameFamily(dist.Categorical(share), parts), y)
+
+    return model
+
+
+def kernel(model, accountant=None):
+    return ndp.DPNUTS(model, privacy=ndp.Budget(1.0, 1e-5), accountant=accountant)
+
+
+@pytest.mark.parametrize(
+    ("model", "outcome", "named"),
+    [
+        (factors_of_a_chosen_entry, SIDE, r"product of latents `tau`, `z`"),
+        pytest.param(
+            factors_of_all_entries, SIDE, r"product of latents `tau`, `z`", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            horseshoe, SIDE, r"product of latents `local`, `tau`, `z`", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            slopes_of_groups, REAL, r"product of latents `spread`, `z`", marks=pytest.mark.slow
+        ),
+        (mixture([0.0, 0.0]), REAL, "components of mixture `y` begin alike"),
+    ],
+)
+def test_refused_before_anything_is_charged_with_the_change_that_mends_it(model, outcome, named):
+    accountant = ndp.Accountant(ndp.Budget(1.0, 1e-5))
+    mcmc = ndp.MCMC(kernel(model, accountant), num_warmup=5, num_samples=5, progress_bar=False)
+    with pytest.raises(ndp.UnsupportedModelError, match=named) as error:
+        mcmc.run(jax.random.key(0), X, GROUP, outcome)
+    assert "dist.Normal(" in str(error.value)
+    assert not accountant.entries
+
+
+@pytest.mark.parametrize(
+    ("model", "outcome"),
+    [
+        pytest.param(written_centred, SIDE, marks=pytest.mark.slow),
+        (numpyro.handlers.reparam(written_centred, config={"a": LocScaleReparam(0)}), SIDE),
+        (linear, REAL),
+        pytest.param(two_parameters_of_counts, COUNT, marks=pytest.mark.slow),
+        pytest.param(mean_times_precision, SHARE, marks=pytest.mark.slow),
+        pytest.param(one_intercept_too_many, SIDE, marks=pytest.mark.slow),
+        pytest.param(counts_of_groups, COUNT, marks=pytest.mark.slow),
+        (mixture([-1.0, 1.0]), REAL),
+    ],
+)
+def test_what_records_tell_apart_is_taken(model, outcome):
+    assert kernel(model).forecast(X, GROUP, outcome).verdict != "not"
+
+
+def test_a_wrap_outside_is_sampled_and_one_inside_is_a_product():
+    wrapped = numpyro.handlers.reparam(written_centred, config={"a": LocScaleReparam(0)})
+    release = ndp.LikelihoodRelease(wrapped, privacy=ndp.Budget(1.0, 1e-5))
+    with pytest.raises(ndp.UnsupportedModelError, match="product of latents"):
+        release.run(jax.random.key(0), X, GROUP, SIDE, progress_bar=False)
