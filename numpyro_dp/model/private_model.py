@@ -21,8 +21,8 @@ from numpyro_dp._arrays import x64
 from numpyro_dp._shards import Shards, row_numbers
 from numpyro_dp._sources import Reading
 from numpyro_dp.errors import UnsupportedModelError, redacted
-from numpyro_dp.model.additivity import dummy_records
-from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
+from numpyro_dp.model.checks.additivity import dummy_records
+from numpyro_dp.model.checks.closures import refuse_captured_arrays, require_all_handed
 from numpyro_dp.model.initial import draw_position, initial_program
 from numpyro_dp.model.jaxprs import Pruned
 from numpyro_dp.model.names import quoted

@@ -12,7 +12,7 @@ from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import redacted
-from numpyro_dp.model.additivity import Subject, require_additive
+from numpyro_dp.model.checks.additivity import Subject, require_additive
 from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program
 from numpyro_dp.model.messages import explained, with_causes
 from numpyro_dp.model.plates import RowRun, run_whole, site_log_prob

@@ -22,7 +22,7 @@ from numpyro_dp._arrays import LARGE, x64
 from numpyro_dp._shards import row_numbers
 from numpyro_dp._sources import Reading
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
+from numpyro_dp.model.checks.closures import refuse_captured_arrays, require_all_handed
 from numpyro_dp.model.data_free import FEW_ROWS, enough_rows
 from numpyro_dp.model.guided.elbo import ModelAndGuide, TracedElbo, check_sum, trace_bound
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
