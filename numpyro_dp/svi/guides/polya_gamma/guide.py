@@ -222,7 +222,8 @@ class PolyaGammaGuide(StatisticsGuide):
         )
 
     def _regression(self, found: Outline) -> Regression:
-        return read_regression(self.model, found, self.intercept, self.max_trials, self.max_count)
+        model = found.judged(self.model)
+        return read_regression(model, found, self.intercept, self.max_trials, self.max_count)
 
     def _centres(self, regression: Regression, design: str) -> bool:
         if self.centre is None:
