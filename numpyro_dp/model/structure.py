@@ -221,6 +221,9 @@ def why_not_rows(structure: Structure) -> str | None:
         )
     if RECORDS in {*structure.plates, *(site.name for site in structure.sites)}:
         return f"the model has a site or plate `{RECORDS}` of its own: give it another name"
+    local = [name for name, law in structure.latents.items() if rows in law.shape and rows > 1]
+    if local:
+        return f"latent site(s) {quoted(local)} have an entry for each of {rows} rows"
     for site in structure.sites:
         if site.name in judged and site.shapes is not None:
             batch = tuple(jnp.broadcast_shapes(*site.shapes.batches))
