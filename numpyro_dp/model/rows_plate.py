@@ -41,7 +41,9 @@ def read_with_plate(
     """
     structure = read_structure(model, layout, init_to_uniform(), private_size=private_size)
     sites = sites_of_rows(structure)
-    if data_plate != AUTO or any(s.plates for s in structure.sites if s.name in sites):
+    has_plate = any(site.plates for site in structure.sites if site.name in sites)
+    # What observes nothing is refused as such.
+    if data_plate != AUTO or has_plate or not structure.of_kind("observed", "factor"):
         return model, structure
     with with_causes(structure, layout):
         reason = why_not_rows(structure)

@@ -51,7 +51,7 @@ class LikelihoodRelease:
     :param accountant: the ledger that must agree to every run. Without one each object keeps its
         own unbounded account.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param num_rounds: rounds of scoring; by default 12, 14 where the budget leaves much for each,
         and 8 where it leaves little.
     :param allow_unresolved: release even where the forecast says that nothing can be learnt.

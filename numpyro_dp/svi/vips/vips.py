@@ -56,7 +56,7 @@ class VIPS:
     :param accountant: the ledger that must agree to every run. Without one each object keeps its
         own unbounded account.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param microbatch_size: rows whose statistics are held in memory at a time; default: as fits.
     :param secure: whether noise and batches come from keys of the operating system, as in
         :class:`~numpyro_dp.MCMC`; ``False`` is reproducible from the caller's key and conditional.
