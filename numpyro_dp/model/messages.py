@@ -273,15 +273,10 @@ def _entry_for_each(structure: Any, layout: Layout) -> str | None:
         and not any(s.name == name and s.inside(p) for s in structure.sites for p in around)
     ]
     if latents:
-        by_chance = (
-            ""
-            if around
-            else " (where they are as many by chance, a `numpyro.plate` around the outcome says so)"
-        )
         return (
             f"latent site(s) {quoted(latents)} have an entry for each of {size} records: what a "
             "draw says of such an entry is about one person, and no noise can hide that and leave "
-            f"anything{by_chance}. "
+            "anything. "
             "Give the records' effect to public groups (a plate of groups, indexed by each "
             "record's group); integrate it out (`NegativeBinomial2` for `Poisson` with an effect a "
             "record, `StudentT` for a scale a record); draw it inside the records' plate and use "

@@ -630,7 +630,7 @@ def components_without_a_plate() -> Built:
     return model, (real(),), {}
 
 
-@refused("`effect` have an entry for each of 24 records", "by chance", data_plate="auto")
+@refused("`effect` have an entry for each of 24 records", "public groups", data_plate="auto")
 def an_effect_for_each_row() -> Built:
     def model(y):
         effect = numpyro.sample("effect", dist.Normal(0, 1).expand([N]))
