@@ -539,6 +539,16 @@ def prior_and_support_of_statistics() -> Built:
     return model, (real(),), {}
 
 
+@refused("plate `24 records` encloses nothing when .* one record", "the same name", quick=True)
+def plate_named_after_its_size() -> Built:
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        with numpyro.plate(f"{len(y)} records", len(y)):
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    return model, (real(),), {}
+
+
 # --- data_plate="auto"
 
 
