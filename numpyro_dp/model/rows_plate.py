@@ -110,6 +110,8 @@ class _AroundSites(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         """Let the plate answer for its sites."""
         if msg["type"] == "sample" and msg["name"] in self.sites:
+            # Nothing is drawn here, and a plate alone would make it part of the law.
+            msg["kwargs"]["sample_shape"] = ()
             self.around.process_message(msg)
 
 

@@ -228,17 +228,22 @@ def why_not_rows(structure: Structure) -> str | None:
         if site.name in judged and site.shapes is not None:
             batch = tuple(jnp.broadcast_shapes(*site.shapes.batches))
             if batch != (rows,):
-                return f"site `{site.name}` has batch shape {batch}: {_to_rows(batch, rows)}"
+                remedy = _to_rows(batch, site.shapes.law, rows)
+                return f"site `{site.name}` has batch shape {batch}: {remedy}"
     return None
 
 
-def _to_rows(batch: tuple[int, ...], rows: int) -> str:
-    """What makes a batch shape one of a number for each row."""
+def _to_rows(batch: tuple[int, ...], law: tuple[int, ...], rows: int) -> str:
+    """What makes a batch shape, which the law may have in part, one of a number for each row."""
+    own = batch[1:]
     if not batch:
         return "a record needs a term of its own, so leave out the sum or mean over the rows"
-    if batch[0] == rows and rows not in batch[1:]:
-        own = f"`.to_event({len(batch) - 1})`"
-        return f"where the other axes are a record's own, end its distribution in {own}"
+    if batch[0] == rows and rows not in own:
+        expanded = "" if len(law) >= len(own) else f".expand({list(own)})"
+        return (
+            "where the other axes are a record's own, end its distribution in "
+            f"`{expanded}.to_event({len(own)})`"
+        )
     return "a record needs one term of its own, from its own row"
 
 

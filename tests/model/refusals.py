@@ -557,7 +557,9 @@ def mean_of(y):
     numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
-@refused("`y` has batch shape .24, 3.", r"\.to_event.1.", data_plate="auto", quick=True)
+@refused(
+    "`y` has batch shape .24, 3.", r"`\.expand..3..\.to_event.1.`", data_plate="auto", quick=True
+)
 def rows_of_several_numbers() -> Built:
     return mean_of, (design(),), {}
 

@@ -156,6 +156,37 @@ def test_a_scan_over_the_rows_is_a_product_of_terms():
     np.testing.assert_allclose(terms, dist.Normal(0.3, 1).log_prob(Y), rtol=1e-6)
 
 
+def test_what_is_said_of_several_numbers_a_row_is_accepted():
+    def of_law(law, outcome):
+        def model(y):
+            mean = numpyro.sample("mean", dist.Normal(0, 1).expand([3]).to_event(1))
+            numpyro.sample("y", law(mean), obs=y)
+
+        return PrivateModel(model, (outcome,), data_plate="auto")
+
+    laws = {
+        r"`\.to_event\(1\)`": lambda mean: dist.Normal(mean, 1),
+        r"`\.expand\(\[3\]\)\.to_event\(1\)`": lambda mean: dist.Normal(mean.sum(), 1),
+    }
+    for said, law in laws.items():
+        with pytest.raises(UnsupportedModelError, match=said):
+            of_law(law, X)
+    assert of_law(lambda mean: dist.Normal(mean, 1).to_event(1), X).plate == "records"
+    widened = of_law(lambda mean: dist.Normal(mean.sum(), 1).expand([3]).to_event(1), X)
+    assert widened.plate == "records"
+
+
+def test_the_shape_of_draws_is_no_part_of_what_is_observed():
+    def model(x, y, **shape):
+        numpyro.sample("y", dist.Normal(x @ weights(), 1), obs=y, **shape)
+
+    def drawn(x, y):
+        model(x, y, sample_shape=y.shape)
+
+    shaped, plain = (PrivateModel(m, (X, Y), data_plate="auto") for m in (drawn, model))
+    assert str(shaped.term.jaxpr) == str(plain.term.jaxpr)
+
+
 def regression_of_its_own(x, y):
     w = weights()
     with numpyro.plate("people", x.shape[0]):
