@@ -132,10 +132,11 @@ class _Described:
         drawn: tuple = (),
     ) -> Any:
         # By name, as everything here: nothing may depend on what depends on it.
-        words, kernels = (_module(name) for name in ("execution.facts", "mcmc.kernel"))
+        names = ("model.rows_plate", "execution.facts", "mcmc.kernel")
+        units, words, kernels = (_module(name) for name in names)
         public = words.assumed_public(num_records, kernels.OPTIONS, arguments=public_inputs)
         told = replace(
-            facts, unit=words.slice_of(plate), num_records=num_records, assumed_public=public
+            facts, unit=units.slice_of(plate), num_records=num_records, assumed_public=public
         )
         return _module("mcmc.report").Described(told, steps_per_sample, drawn)
 

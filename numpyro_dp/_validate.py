@@ -110,9 +110,11 @@ def given(check: Callable[[str, object], object], **named: object) -> None:
 
 
 def plate_name(data_plate: object) -> None:
-    """Refuse what cannot be the name of a plate; ``None`` stands for none."""
+    """Refuse what cannot be the name of a plate, or "auto"; ``None`` stands for none."""
     if data_plate is not None and not isinstance(data_plate, str):
-        raise ValueError(f"data_plate must be the name of a plate, got {shown(data_plate)}")
+        raise ValueError(
+            f'data_plate must be the name of a plate or "auto", got {shown(data_plate)}'
+        )
 
 
 def positive_int(name: str, value: object) -> int:

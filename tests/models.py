@@ -25,6 +25,12 @@ def logistic(x, y=None):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
 
+def logistic_of_rows(x, y=None):
+    """Without a plate: for ``data_plate="auto"``."""
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[-1]]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
 def normal_mean(x):
     """Known-variance Gaussian: the posterior of ``mu`` is exactly Gaussian."""
     mu = numpyro.sample("mu", dist.Normal(0, 1).expand([x.shape[-1]]).to_event(1))

@@ -19,7 +19,7 @@ from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
 from numpyro_dp.execution.account import Account, require_chargeable
-from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
+from numpyro_dp.execution.facts import assumed_public, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.families.glm import recognise
 from numpyro_dp.mcmc.adaptation import Placed
@@ -163,7 +163,7 @@ def clipping_rate(
         "a count of records cut to their bound",
         sampler="every record",
         released=("the noisy share of cut terms",),
-        unit=slice_of(model.plate),
+        unit=model.unit,
         num_records=size,
         assumed_public=assumed_public(
             size,

@@ -68,7 +68,7 @@ class ObjectivePerturbation(PerturbationEstimator):
     :param max_records: public bound on the number of records, needed where that number is private
         (an accountant with ``relation="add_remove"``).
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param secure: ``True`` draws all noise from keys of the operating system. ``False`` makes runs
         reproducible from the caller's key, a guarantee that is conditional on that key.
     :raises ValueError: for arguments out of range, an infinite ``row_norm``, or options computed

@@ -32,7 +32,7 @@ from numpyro_dp.estimators.solver import (
 )
 from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.arguments import check_noise
-from numpyro_dp.execution.facts import assumed_public, slice_of
+from numpyro_dp.execution.facts import assumed_public
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.families.glm import GLM, GaussianPrior, gaussian_prior, recognise
 from numpyro_dp.families.losses import Loss, Row
@@ -255,7 +255,7 @@ class PerturbationEstimator:
             noise_multiplier=plan.noise_multiplier,
             released=("the noisy minimiser",),
             arithmetic=_ARITHMETIC,
-            unit=slice_of(model.plate),
+            unit=model.unit,
             num_records=size,
             assumed_public=assumed_public(size, options, arguments=model.public_inputs),
             notes=_notes(plan),

@@ -60,11 +60,6 @@ def sum_facts(mechanism: PrivateSum, summands: str, *, draw: str = "step", **sai
     return RunFacts(**(found | said))
 
 
-def slice_of(plate: str) -> str:
-    """The unit of privacy of a model."""
-    return f"one slice of plate '{plate}'"
-
-
 def assumed_public(
     num_records: int | None, *options: str, arguments: Sequence[str] = ()
 ) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from numpyro_dp._arrays import unplaced, x64
 from numpyro_dp._shards import is_of_all, several_processes
 from numpyro_dp.errors import BudgetExceededError, LedgerError
 from numpyro_dp.mechanisms.random import CHACHA20
-from numpyro_dp.model.private_model import Frozen
+from numpyro_dp.model.frozen import Frozen
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import DEFAULT_DELTA, Accountant, Budget, Relation
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
-from numpyro_dp.execution.facts import assumed_public, slice_of
+from numpyro_dp.execution.facts import assumed_public
 from numpyro_dp.mcmc import plain
 from numpyro_dp.mcmc.first import First
 from numpyro_dp.model.private_model import PrivateModel
@@ -194,7 +194,7 @@ class BoundKernel(_Kernel):
         return replace(
             facts,
             released=facts.released + released,
-            unit=slice_of(model.plate),
+            unit=model.unit,
             num_records=size,
             assumed_public=public,
         )

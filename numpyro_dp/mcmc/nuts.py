@@ -44,7 +44,7 @@ class DPNUTS(MCMCKernel):
     :param privacy: :class:`~numpyro_dp.Budget` of the release.
     :param accountant: the ledger that must agree to it; without one, an unbounded one of its own.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param num_rounds: rounds of scoring; by default what suits.
     :param allow_unresolved: release even where the forecast says that nothing can be learnt.
     :param nuts: options of ``numpyro.infer.NUTS``, such as ``target_accept_prob``.

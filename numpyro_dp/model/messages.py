@@ -283,6 +283,17 @@ def _entry_for_each(structure: Any, layout: Layout) -> str | None:
             "`DPSVI` with a guide for local latents; or, for a Gaussian process or a random walk, "
             "give weights to a fixed number of public basis functions"
         )
+    summed = [
+        site.name
+        for site in structure.of_kind("discrete")
+        if not site.plates and size > 1 and size in (*site.shapes.law, *site.shapes.value)
+    ]
+    if summed:
+        return (
+            f"discrete latent site(s) {quoted(summed)} have an entry for each of {size} records: "
+            'put them and the outcome into one `with numpyro.plate("data", ...)`, its size from '
+            "`x.shape[0]` of an argument, one slice a person; there they are summed out"
+        )
     for site in observed:
         if site.plates or site.shapes is None or size not in site.shapes.event or size == 1:
             continue

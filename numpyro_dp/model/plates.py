@@ -316,9 +316,18 @@ def row_sites(
 
 def _sites_inside(trace: Trace, plate: str, rows: int) -> Trace:
     inside = {k: s for k, s in trace.items() if s["type"] == "sample" and in_plate(s, plate)}
+    if not inside:
+        raise UnsupportedModelError(
+            f"plate `{plate}` encloses nothing when the model is run on {_told(rows)}: give it the "
+            "same name, and its sites, for any number of rows"
+        )
     for name, site in inside.items():
         _require_rows(name, site, plate, rows)
     return inside
+
+
+def _told(rows: int) -> str:
+    return "one record" if rows == 1 else f"{rows} records"
 
 
 def _require_rows(name: str, site: Mapping[str, Any], plate: str, rows: int) -> None:
@@ -331,7 +340,7 @@ def _require_rows(name: str, site: Mapping[str, Any], plate: str, rows: int) -> 
     if frame.size != rows or entries != rows:
         raise UnsupportedModelError(
             f"site `{name}` has {max(entries, frame.size)} entries along plate `{plate}` when run "
-            f"on {'one record' if rows == 1 else f'{rows} records'}: it reads data that is not an "
+            f"on {_told(rows)}: it reads data that is not an "
             "argument, or ignores the plate; pass all data as arguments, without "
             "`numpyro_dp.public` where they have a row for each record, and take sizes from "
             "`x.shape[0]`"

@@ -9,7 +9,7 @@ reads a record, the model is refused. Nothing here knows of budgets or mechanism
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,40 +21,20 @@ from numpyro_dp._arrays import x64
 from numpyro_dp._shards import Shards, row_numbers
 from numpyro_dp._sources import Reading
 from numpyro_dp.errors import UnsupportedModelError, redacted
-from numpyro_dp.model.additivity import dummy_records
-from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
+from numpyro_dp.model.checks.additivity import dummy_records
+from numpyro_dp.model.checks.closures import refuse_captured_arrays, require_all_handed
+from numpyro_dp.model.frozen import Frozen
 from numpyro_dp.model.initial import draw_position, initial_program
 from numpyro_dp.model.jaxprs import Pruned
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.programs import GlobalPrograms, holds_longer
 from numpyro_dp.model.records import Layout, as_records, read_arguments
+from numpyro_dp.model.rows_plate import unit_of
 from numpyro_dp.model.split import Spec, check_additive, split
 from numpyro_dp.model.structure import Structure
 
 Model = Callable[..., Any]
 Position = Mapping[str, Any]
-
-
-class Frozen:
-    """A value that was judged: no attribute of it changes, and its identity says what equals it."""
-
-    _identity: Hashable
-    _hash: int
-
-    def _keep(self, identity: Hashable, **attributes: Any) -> None:
-        self.__dict__.update(attributes, _identity=identity, _hash=hash(identity))
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} is frozen: cannot set {name!r}")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} is frozen: cannot delete {name!r}")
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and self._identity == other._identity
 
 
 class PrivateModel(Frozen):
@@ -70,8 +50,8 @@ class PrivateModel(Frozen):
     :param model_args: positional arguments; every array has one row for each record, or is wrapped
         in :func:`numpyro_dp.public`.
     :param model_kwargs: keyword arguments, likewise.
-    :param data_plate: the name of the private plate, needed when several plates enclose the
-        observations. It is the unit of privacy: one slice, one person.
+    :param data_plate: the name of the private plate, where several plates enclose the observations;
+        its slices are the unit of privacy. ``"auto"``: where none does, one of all rows is put in.
     :param check: compare the model on three made-up records together with the sum of the three, to
         catch models that are no sum over records. Privacy never rests on this check.
     :param private_size: the number of records is private too (relation ``add_remove``): the model
@@ -80,8 +60,8 @@ class PrivateModel(Frozen):
     :raises UnsupportedModelError: when the model cannot be split; the message names the site or the
         argument, the cause and the remedy, and holds no value of the data.
 
-    What was read stands in ``function`` (the model itself), ``layout`` (its arguments without a
-    value), ``structure`` (its sites), ``programs`` (of the prior) and ``term`` (of one record).
+    What was read stands in ``function`` (the model that was judged), ``layout`` (its arguments
+    without a value), ``structure`` (its sites), ``programs`` (of the prior), ``term`` (of one).
 
     **Privacy.** ``log_prior``, ``constrain``, ``deterministics`` and ``init`` provably read no
     record. ``record_log_likelihood`` reads one. What is wrapped in ``public``, Python numbers and
@@ -142,7 +122,7 @@ class PrivateModel(Frozen):
             latents=tuple(s.name for s in parts.structure.of_kind("latent")),
             dropped_deterministics=parts.programs.dropped,
             public_inputs=spec.layout.public_names,
-            function=spec.model,
+            function=parts.model,
             layout=spec.layout,
             structure=parts.structure,
             programs=parts.programs,
@@ -179,6 +159,11 @@ class PrivateModel(Frozen):
         # Jaxprs do not pickle; the specification holds no record and rebuilds them. A number of
         # records that is private stays behind.
         return _rebuild, tuple(self._identity)[:-1]
+
+    @property
+    def unit(self) -> str:
+        """The unit of privacy, in words."""
+        return unit_of(self.function, self.plate)
 
     @property
     def shards(self) -> Shards | None:

@@ -146,6 +146,13 @@ def _record_readers(whole: Labelled, group: str) -> dict[str, list[str]]:
 
 def _refuse_readers(whole: Labelled, group: str, structure: Structure, plate: str) -> None:
     readers = _record_readers(whole, group)
+    # All that one change puts right is named at once.
+    latents = [
+        name
+        for each in ("constrained", "prior")
+        for name in _record_readers(whole, each)
+        if name in structure.latents
+    ]
     for name, reads in readers.items():
         records = [r for r in reads if r]
         source = f"record argument(s) {quoted(records)}" if records else _RANDOM
@@ -157,6 +164,10 @@ def _refuse_readers(whole: Labelled, group: str, structure: Structure, plate: st
         else:
             text = f"site `{name}` lies outside plate `{plate}` but depends on {source}: "
             text += "move it into the plate"
+        if records and name in structure.latents:
+            others = quoted([each for each in dict.fromkeys(latents) if each != name])
+            likewise = f" (likewise at {others})" if others else ""
+            text += f"; where the model uses their mean or spread, put a public number{likewise}"
         raise UnsupportedModelError(text)
 
 

@@ -12,7 +12,7 @@ from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import redacted
-from numpyro_dp.model.additivity import Subject, require_additive
+from numpyro_dp.model.checks.additivity import Subject, require_additive
 from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program
 from numpyro_dp.model.messages import explained, with_causes
 from numpyro_dp.model.plates import RowRun, run_whole, site_log_prob
@@ -24,6 +24,7 @@ from numpyro_dp.model.programs import (
     require_own_gradient,
 )
 from numpyro_dp.model.records import Layout
+from numpyro_dp.model.rows_plate import read_with_plate
 from numpyro_dp.model.structure import (
     Structure,
     choose_plate,
@@ -52,8 +53,9 @@ class Spec(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What tracing a specification gives."""
+    """What tracing a specification gives; ``model`` is what was judged."""
 
+    model: Model
     plate: str
     num_records: int
     structure: Structure
@@ -68,11 +70,11 @@ def split(spec: Spec) -> Parts:
 
 
 def _judge(spec: Spec) -> Parts:
-    model, layout = spec.model, spec.layout
-    structure = read_structure(model, layout, init_to_uniform(), private_size=spec.private_size)
+    layout = spec.layout
+    model, structure = read_with_plate(spec.model, layout, spec.data_plate, spec.private_size)
     structure = _without_idle_params(structure, model, layout, init_to_uniform())
     with with_causes(structure, layout):
-        return _parts(spec, structure)
+        return _parts(spec._replace(model=model), structure)
 
 
 def _parts(spec: Spec, structure: Structure) -> Parts:
@@ -96,7 +98,7 @@ def _parts(spec: Spec, structure: Structure) -> Parts:
     term = record_program(run, layout, programs.constrained)
     require_no_closure(term, layout, num_records)
     require_own_gradient(term, layout, num_records, len(jax.tree.leaves(programs.constrained)))
-    return Parts(plate, num_records, structure, programs, term, run)
+    return Parts(model, plate, num_records, structure, programs, term, run)
 
 
 def check_additive(spec: Spec, parts: Parts) -> None:

@@ -22,6 +22,8 @@ from numpyro_dp.model.messages import (
 from numpyro_dp.model.plates import run_whole, site_log_prob, subsampling_message
 from numpyro_dp.model.records import Layout
 
+# In the place of a plate's name: where no plate encloses the outcome, one of all rows is put there.
+AUTO, RECORDS = "auto", "records"
 _MADE_UP_ROWS = (
     " (of made-up rows, since their number is private under add_remove; where the model takes it "
     "from a constant: use `x.shape[0]` of a record argument)"
@@ -48,11 +50,15 @@ class Site(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """The sites of a model on all its records, its plates, and the shapes of its latents."""
+    """The sites of a model on all its records, its plates, and the shapes of its latents.
+
+    ``arrays`` are names of the record arguments, and the rows of each.
+    """
 
     sites: tuple[Site, ...]
     plates: dict[str, tuple[int, int | None]]
     latents: dict[str, jax.ShapeDtypeStruct]
+    arrays: tuple[tuple[str, int], ...]
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -128,7 +134,8 @@ def read_structure(
         )
         for s in sites
     )
-    return Structure(marked, sizes, latents)
+    rows_of = tuple((name, s.shape[0]) for name, s in zip(arguments, structs, strict=True))
+    return Structure(marked, sizes, latents, rows_of)
 
 
 def key_struct() -> jax.ShapeDtypeStruct:
@@ -148,10 +155,10 @@ def _describe(name: str, site: Mapping[str, Any]) -> Site | None:
         return Site(name, site["type"], plates)
     if site["is_observed"]:
         auxiliary = site["infer"].get("is_auxiliary", False)
-        kind = "factor" if auxiliary else "observed"
-        return Site(name, kind, plates, shapes=None if auxiliary else site_shapes(site))
+        return Site(name, "factor" if auxiliary else "observed", plates, shapes=site_shapes(site))
     if site["fn"].support.is_discrete:
-        return Site(name, "discrete", plates, enumerable=site["fn"].has_enumerate_support)
+        enumerable = site["fn"].has_enumerate_support
+        return Site(name, "discrete", plates, enumerable=enumerable, shapes=site_shapes(site))
     return Site(name, "latent", plates)
 
 
@@ -160,7 +167,7 @@ def choose_plate(structure: Structure, data_plate: str | None) -> tuple[str, int
     observed = _judged_sites(structure)
     sizes = {name: size for s in structure.sites for name, _, size in s.plates}
     enclosing = [p for p in sizes if all(site.inside(p) for site in observed)]
-    if data_plate is not None:
+    if data_plate not in (None, AUTO):
         plate = _named_plate(data_plate, sizes, observed)
     elif len(enclosing) == 1:
         plate = enclosing[0]
@@ -171,9 +178,9 @@ def choose_plate(structure: Structure, data_plate: str | None) -> tuple[str, int
             "slice with `data_plate=`"
         )
     else:
-        plate = _only_plate(sizes, observed)
+        plate = _only_plate(structure, sizes, observed)
     for site in observed:
-        if site.shapes is not None and site.inside(plate):
+        if site.kind == "observed" and site.shapes and site.inside(plate):
             first = next(dim for name, dim, _ in site.plates if name == plate)
             others = [dim for name, dim, _ in site.plates if name != plate]
             require_outcomes_fit(site.name, site.shapes, [first, *others], plate)
@@ -194,6 +201,52 @@ def _judged_sites(structure: Structure) -> tuple[Site, ...]:
     return tuple(site for site in observed if site.uses_arrays) or observed
 
 
+def sites_of_rows(structure: Structure) -> tuple[str, ...]:
+    """Names of the sites that read a record argument: those that a plate of all rows goes round."""
+    sites = structure.of_kind("observed", "factor")
+    return tuple(site.name for site in sites if site.uses_arrays)
+
+
+def why_not_rows(structure: Structure) -> str | None:
+    """Why no plate of all rows goes round what reads them, and what to do; ``None`` if one does."""
+    judged = sites_of_rows(structure)
+    if not judged:
+        return "no observed site reads a record argument: pass the data as arguments of the model"
+    rows = structure.arrays[0][1]
+    unlike = [name for name, length in structure.arrays if length != rows]
+    if unlike:
+        return (
+            f"argument(s) {quoted(unlike)} have other rows than `{structure.arrays[0][0]}`: wrap "
+            "what holds nothing private in `numpyro_dp.public`, give the rest one row a record"
+        )
+    if RECORDS in {*structure.plates, *(site.name for site in structure.sites)}:
+        return f"the model has a site or plate `{RECORDS}` of its own: give it another name"
+    local = [name for name, law in structure.latents.items() if rows in law.shape and rows > 1]
+    if local:
+        return f"latent site(s) {quoted(local)} have an entry for each of {rows} rows"
+    for site in structure.sites:
+        if site.name in judged and site.shapes is not None:
+            batch = tuple(jnp.broadcast_shapes(*site.shapes.batches))
+            if batch != (rows,):
+                remedy = _to_rows(batch, site.shapes.law, rows)
+                return f"site `{site.name}` has batch shape {batch}: {remedy}"
+    return None
+
+
+def _to_rows(batch: tuple[int, ...], law: tuple[int, ...], rows: int) -> str:
+    """What makes a batch shape, which the law may have in part, one of a number for each row."""
+    own = batch[1:]
+    if not batch:
+        return "a record needs a term of its own, so leave out the sum or mean over the rows"
+    if batch[0] == rows and rows not in own:
+        expanded = "" if len(law) >= len(own) else f".expand({list(own)})"
+        return (
+            "where the other axes are a record's own, end its distribution in "
+            f"`{expanded}.to_event({len(own)})`"
+        )
+    return "a record needs one term of its own, from its own row"
+
+
 def _named_plate(plate: str, sizes: Mapping[str, int], observed: Sequence[Site]) -> str:
     if plate not in sizes:
         known = quoted(sorted(sizes)) or "none"
@@ -209,13 +262,18 @@ def _named_plate(plate: str, sizes: Mapping[str, int], observed: Sequence[Site])
     return plate
 
 
-def _only_plate(sizes: Mapping[str, int], observed: Sequence[Site]) -> str:
+def _only_plate(structure: Structure, sizes: Mapping[str, int], observed: Sequence[Site]) -> str:
     used = [p for p in sizes if any(site.inside(p) for site in observed)]
     names = quoted([site.name for site in observed])
     if not used:
+        offered = (
+            '; where each row is another person, `data_plate="auto"` does that'
+            if why_not_rows(structure) is None
+            else ""
+        )
         raise UnsupportedModelError(
             f"no plate encloses observed site(s) {names}: write "
-            '`with numpyro.plate("data", N):` around them, one slice per person'
+            f'`with numpyro.plate("data", N):` around them, one slice per person{offered}'
         )
     if len(used) > 1:
         persons = (

@@ -15,7 +15,7 @@ from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution.account import Account, ChargedRun
-from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
+from numpyro_dp.execution.facts import assumed_public, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Phase, planned_releases
@@ -51,7 +51,7 @@ class LikelihoodRelease:
     :param accountant: the ledger that must agree to every run. Without one each object keeps its
         own unbounded account.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param num_rounds: rounds of scoring; by default 12, 14 where the budget leaves much for each,
         and 8 where it leaves little.
     :param allow_unresolved: release even where the forecast says that nothing can be learnt.
@@ -268,7 +268,7 @@ def _facts(bound: BoundRelease, at: Located) -> RunFacts:
             "the noisy sums of every round, and what follows from them: the likelihood and its "
             "diagnostics",
         ),
-        unit=slice_of(model.plate),
+        unit=model.unit,
         num_records=model.num_records,
         assumed_public=assumed_public(
             model.num_records,

@@ -12,7 +12,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
 import numpyro_dp as ndp
 from tests.contract.kernels import KERNELS, make, warmup
-from tests.models import logistic
+from tests.models import logistic, logistic_of_rows
 from tests.svi.vips.test_vips_surfaces import CASES as GUIDES
 
 KEY, BUDGET = jax.random.key(5), ndp.Budget(12.0, 1e-5)
@@ -58,10 +58,12 @@ def _finished(held: dict, mcmc: ndp.MCMC) -> None:
     print(mcmc.privacy)
 
 
-def _kernel(name: str, **changes: Any) -> Callable[..., None]:
+def _kernel(
+    name: str, model: Callable[..., None] = logistic, **changes: Any
+) -> Callable[..., None]:
     def run(held: dict, accountant: Any, secure: bool, *arrays: np.ndarray) -> None:
         steps = warmup(name, 4)
-        kernel = held["kernel"] = make(name, logistic, accountant=accountant, **changes)
+        kernel = held["kernel"] = make(name, model, accountant=accountant, **changes)
         options = {"num_warmup": steps, "num_samples": 4, "num_chains": 2, "secure": secure}
         mcmc = held["mcmc"] = ndp.MCMC(kernel, **options)
         if steps:
@@ -200,6 +202,7 @@ CASES = {
     **{name: Case(_kernel(name), _X_Y, np.inf if "adapted" in name else 0.0) for name in KERNELS},
     # As many as the records, which are a few more than those of the contract.
     "DPFastMH mini-batch": Case(_kernel("DPFastMH mini-batch", batch_size=404), _X_Y),
+    "DPSGLD of rows": Case(_kernel("DPSGLD", logistic_of_rows, data_plate="auto"), _records(406)),
     "DPNUTS": Case(_nuts, _X_Y, np.inf),
     "DPSVI": Case(_svi(AutoDelta, _SGD, clip_norm=1.0, noise_multiplier=5.0), _X_Y),
     "DPSVI adapted": Case(_svi(AutoNormal, privacy=BUDGET), _X_Y, np.inf),

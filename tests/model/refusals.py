@@ -526,3 +526,144 @@ def scan_body_with_a_constant_size() -> Built:
         scan(step, jnp.zeros(N), y.T)
 
     return model, (rng().normal(size=(N, 6)),), {}
+
+
+@refused("support of latent site `spread`", "public number", "likewise at `mean`", quick=True)
+def prior_and_support_of_statistics() -> Built:
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(y.mean(), 1.0))
+        spread = numpyro.sample("spread", dist.Uniform(0.0, 10 * y.std()))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mean, spread), obs=y)
+
+    return model, (real(),), {}
+
+
+@refused("plate `24 records` encloses nothing when .* one record", "the same name", quick=True)
+def plate_named_after_its_size() -> Built:
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        with numpyro.plate(f"{len(y)} records", len(y)):
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    return model, (real(),), {}
+
+
+# --- data_plate="auto"
+
+
+def mean_of(y):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+@refused(
+    "`y` has batch shape .24, 3.", r"`\.expand..3..\.to_event.1.`", data_plate="auto", quick=True
+)
+def rows_of_several_numbers() -> Built:
+    return mean_of, (design(),), {}
+
+
+@refused("`y` has batch shape .3, 24.", "from its own row", data_plate="auto")
+def records_in_the_second_axis() -> Built:
+    def across(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 1).expand([3]))
+        numpyro.sample("y", dist.Normal(mean[:, None], 1.0), obs=jnp.stack([y, y, y]))
+
+    return across, (real(),), {}
+
+
+@refused("`total` has batch shape ..:", "leave out the sum", data_plate="auto", quick=True)
+def one_factor_of_all_rows() -> Built:
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        numpyro.factor("total", dist.Normal(mean, 1.0).log_prob(y).sum())
+
+    return model, (real(),), {}
+
+
+@refused("`knots` have other rows than `y`", r"numpyro_dp\.public", data_plate="auto")
+def table_beside_the_records() -> Built:
+    def model(y, knots):
+        mean = numpyro.sample("mean", dist.Normal(knots.sum(), 1))
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    return model, (real(), np.linspace(0, 1, 5)), {}
+
+
+@refused("plate `records` of its own", "another name", data_plate="auto")
+def name_of_the_plate_taken() -> Built:
+    def model(y):
+        with numpyro.plate("records", 4):
+            effect = numpyro.sample("effect", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(effect.sum(), 1.0), obs=y)
+
+    return model, (real(),), {}
+
+
+@refused("no observed site reads a record argument", "pass the data", data_plate="auto")
+def outcome_in_a_closure() -> Built:
+    y = real()
+
+    def model(x):
+        w = coefficients()
+        numpyro.sample("y", dist.Normal(w.sum(), 1.0), obs=y)
+
+    return model, (design(),), {}
+
+
+@refused("does not reach site.s. `y`", "`block_plates`", data_plate="auto")
+def outcome_that_blocks_plates() -> Built:
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        blocked = {"block_plates": ["records"]}
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y, infer=blocked)
+
+    return model, (real(),), {}
+
+
+@refused("no observed site: pass the outcome", data_plate="auto")
+def nothing_observed() -> Built:
+    def model(y):
+        numpyro.sample("y", dist.Normal(numpyro.sample("mean", dist.Normal(0, 1)), 1.0))
+
+    return model, (real(),), {}
+
+
+@refused(
+    "discrete latent site.s. `z` have an entry for each of 24", "summed out", data_plate="auto"
+)
+def components_without_a_plate() -> Built:
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 1).expand([2]))
+        z = numpyro.sample("z", dist.Bernoulli(0.5).expand([N]))
+        numpyro.sample("y", dist.Normal(mean[z], 1.0), obs=y)
+
+    return model, (real(),), {}
+
+
+@refused("`effect` have an entry for each of 24 records", "public groups", data_plate="auto")
+def an_effect_for_each_row() -> Built:
+    def model(y):
+        effect = numpyro.sample("effect", dist.Normal(0, 1).expand([N]))
+        numpyro.sample("y", dist.Normal(effect, 1.0), obs=y)
+
+    return model, (real(),), {}
+
+
+@refused("`y` is one event of 24 records", r"take `\.to_event` off", data_plate="auto")
+def one_event_of_all_rows() -> Built:
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(mean, 1.0).expand([N]).to_event(1), obs=y)
+
+    return model, (real(),), {}
+
+
+@refused("not a sum over records", "values of other records", data_plate="auto")
+def mean_of_the_rows_without_a_plate() -> Built:
+    def model(y):
+        slope = numpyro.sample("slope", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(slope * y.mean(), 1.0), obs=y)
+
+    return model, (real(),), {}

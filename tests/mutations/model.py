@@ -1,6 +1,6 @@
 """Broken walls: models that see more than one record, and priors and sites that see any."""
 
-from numpyro_dp.model import private_model, programs, split
+from numpyro_dp.model import private_model, programs, rows_plate, split
 from numpyro_dp.model.private_model import PrivateModel
 from tests.mutations.patches import everywhere
 from tests.mutations.registry import mutation
@@ -8,6 +8,7 @@ from tests.mutations.registry import mutation
 REFUSED = "model/test_refused.py::test_refused_with_cause_and_remedy"
 NAMED = "model/test_named.py"
 WALL = "model/test_wall.py"
+ROWS = "model/test_rows_plate.py"
 
 
 @mutation(
@@ -98,3 +99,26 @@ def batching_rule_accepted(patch):
 )
 def derivative_unjudged(patch):
     patch.setattr(split, "require_own_gradient", lambda *given: None)
+
+
+@mutation(
+    "A plate of all rows goes round what reads no record, which then counts once for each.",
+    f"{ROWS}::test_the_same_as_written_with_the_plate",
+    r"auto\.structure == plain\.structure",
+    case="groups_and_a_soft_constraint-False",
+)
+def plate_around_the_prior(patch):
+    patch.setattr(
+        rows_plate,
+        "sites_of_rows",
+        lambda structure: tuple(s.name for s in structure.of_kind("observed", "factor")),
+    )
+
+
+@mutation(
+    "The unit does not say that each row was taken for a record.",
+    f"{ROWS}::test_its_unit_is_a_row_and_says_who_took_it_for_a_record",
+    "one slice of plate 'records'",
+)
+def rows_taken_unsaid(patch):
+    patch.setattr(private_model, "unit_of", lambda model, plate: rows_plate.slice_of(plate))

@@ -62,7 +62,7 @@ def loudest_pair(
     :param relation: ``"zero_out"``: the record against a null one; ``"replace_one"``: against the
         one that pulls hardest the other way; ``"add_remove"``: against one record fewer.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :returns: arguments of the two data sets, all of them **made up**.
     :raises UnsupportedModelError: the model cannot be split into records, or has no null record.
     :raises ValueError: an argument is out of range, or no record has a gradient.

@@ -135,7 +135,7 @@ def private_log_predictive_density(
         for counts. Give them where real inputs are elsewhere: the share of cut records tells.
     :param accountant: the ledger that must agree; without one the report stands alone.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param allow_unresolved: release even where noise would drown the answer.
     :param secure: whether the noise comes from keys of the operating system, as in
         :class:`~numpyro_dp.MCMC`.

@@ -21,7 +21,7 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
 from numpyro_dp.execution.account import Account
 from numpyro_dp.execution.calibration import planned_sum
-from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
+from numpyro_dp.execution.facts import assumed_public, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys, of_default_kind
 from numpyro_dp.families.outcome import OfOneRecord, require_of_one_record
 from numpyro_dp.mechanisms import PrivateSum
@@ -124,7 +124,7 @@ def answered(
         question.summands,
         sampler="every record",
         released=question.released,
-        unit=slice_of(split.plate),
+        unit=split.unit,
         num_records=size,
         assumed_public=assumed_public(
             size,

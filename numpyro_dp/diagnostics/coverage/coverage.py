@@ -61,7 +61,7 @@ def coverage(
     :param num_steps: private steps of :class:`~numpyro_dp.DPSVI`, and of
         :class:`~numpyro_dp.VIPS` where its guide has no number of its own.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param progress_bar: show a bar of data sets.
     :param kwargs: keyword arguments of the model.
     :returns: the result; ``print`` it, or ``.plot()`` it.

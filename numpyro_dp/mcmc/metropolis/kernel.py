@@ -100,7 +100,7 @@ class DPFastMH(AdaptingKernel):
         each chain starts.
     :param init_strategy: a NumPyro initialisation strategy that needs no data.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param num_steps: private steps of one chain, for plain ``numpyro.infer.MCMC``.
     :raises ValueError: without a bound, with ``max_move`` missing where the charge needs it, a
         batch larger than the data, noise where it is missing, or a run that its budget does not

@@ -121,7 +121,7 @@ class OPS(PrivateKernel):
     :param init_strategy: a NumPyro initialisation strategy that needs no data; where the Langevin
         sampler starts.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param steps_per_sample: charged draws per collected one; 1 wastes nothing.
     :param num_steps: draws of one chain, for one run in plain ``numpyro.infer.MCMC``.
     :raises ValueError: for arguments out of range, or a sampler that does not fit the guarantee.

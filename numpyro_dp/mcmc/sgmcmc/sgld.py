@@ -110,7 +110,7 @@ class DPSGLD(GradientKernel):
     :param init_strategy: a NumPyro initialisation strategy that needs no data; default
         ``init_to_uniform(radius=0.1)``.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param microbatch_size: rows whose gradients are held in memory at a time; default all.
     :param preconditioner: public diagonal G of a preconditioner, positive, by site: a dict of
         numbers or arrays that broadcast to the unconstrained shape of the site; sites that it does

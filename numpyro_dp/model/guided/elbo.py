@@ -14,7 +14,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.util import check_model_guide_match
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.additivity import Subject, require_additive
+from numpyro_dp.model.checks.additivity import Subject, require_additive
 from numpyro_dp.model.jaxprs import Program, Pruned, fingerprint, prune, trace_program
 from numpyro_dp.model.messages import explained
 from numpyro_dp.model.names import quoted

@@ -14,7 +14,7 @@ from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.closures import refuse_captured_arrays
+from numpyro_dp.model.checks.closures import refuse_captured_arrays
 from numpyro_dp.model.jaxprs import fingerprint, prune, trace_program
 from numpyro_dp.model.plates import WholePlates, in_plate
 from numpyro_dp.model.records import Layout

@@ -22,13 +22,15 @@ from numpyro_dp._arrays import LARGE, x64
 from numpyro_dp._shards import row_numbers
 from numpyro_dp._sources import Reading
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.closures import refuse_captured_arrays, require_all_handed
+from numpyro_dp.model.checks.closures import refuse_captured_arrays, require_all_handed
 from numpyro_dp.model.data_free import FEW_ROWS, enough_rows
+from numpyro_dp.model.frozen import Frozen
 from numpyro_dp.model.guided.elbo import ModelAndGuide, TracedElbo, check_sum, trace_bound
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.messages import with_causes
-from numpyro_dp.model.private_model import Frozen, PrivateModel, private_model
+from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.model.records import Layout, as_records, read_arguments
+from numpyro_dp.model.rows_plate import InPlateOfRows, read_with_plate, unit_of
 from numpyro_dp.model.structure import choose_plate, read_structure, require_supported_sites
 
 Params = Mapping[str, Any]
@@ -40,12 +42,23 @@ class Outline(NamedTuple):
     """What a model says of its records before it meets a guide.
 
     - **private_model**: the model split without a guide, where that is possible.
+    - **inside**: the model in the plate that ``data_plate="auto"`` put around its outcome, if so.
     """
 
     layout: Layout
     plate: str
     num_records: int
     private_model: PrivateModel | None
+    inside: InPlateOfRows | None = None
+
+    def judged(self, model: Callable[..., Any]) -> Callable[..., Any]:
+        """The model, as it was judged."""
+        return model if self.inside is None else self.inside
+
+    @property
+    def unit(self) -> str:
+        """The unit of privacy, in words."""
+        return unit_of(self.inside, self.plate)
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -107,7 +120,7 @@ def outline(
     _validate.plate_name(data_plate)
     given, records = read_arguments(model, args, kwargs)
     layout = given.redacted() if private_size else given
-    structure = read_structure(model, layout, init_to_uniform(), private_size=private_size)
+    judged, structure = read_with_plate(model, layout, data_plate, private_size)
     with with_causes(structure, layout):
         plate, rows = choose_plate(structure, data_plate)
     require_supported_sites(structure, plate, variational=True)
@@ -126,7 +139,8 @@ def outline(
             "under add_remove the number of records is private, and models with parameters or "
             "with latents of single records are not checked for that: use zero_out or replace_one"
         )
-    return Outline(layout, plate, num_records, target)
+    inside = judged if isinstance(judged, InPlateOfRows) else None
+    return Outline(layout, plate, num_records, target, inside)
 
 
 class VariationalModel(Frozen):
@@ -169,6 +183,7 @@ class VariationalModel(Frozen):
         private_size: bool,
         read: bool = True,
     ) -> None:
+        model = found.judged(model)
         structure = read_structure(model, found.layout, init_to_uniform())
         if read:
             refuse_captured_arrays(guide, found.layout, found.num_records, whose="the guide")
@@ -204,6 +219,11 @@ class VariationalModel(Frozen):
         rows = self.layout.rows
         made.__dict__.update(self.__dict__, num_records=rows, private_model=model)
         return made
+
+    @property
+    def unit(self) -> str:
+        """The unit of privacy, in words."""
+        return unit_of(self.model, self.plate)
 
     @property
     def latents(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from numpyro.optim import SGD, Minimize, _NumPyroOptim
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution.keys import as_typed_keys, of_default_kind
-from numpyro_dp.model.closures import refuse_captured_arrays
+from numpyro_dp.model.checks.closures import refuse_captured_arrays
 from numpyro_dp.model.guided.model import Outline
 from numpyro_dp.model.jaxprs import constants, prune, trace_program
 from numpyro_dp.svi.dpsvi.settings import INSTEAD

@@ -88,7 +88,7 @@ class DPSVI(ChargedSVI):
     :param accountant: the ledger that must agree to every run. Without one each object keeps its
         own unbounded account.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param clip: ``"plain"``, or ``"centred"``: a record's gradient is first shifted so that, over
         the outcomes that the model thinks possible for it, the clipped gradient has mean zero. A
         small ``clip_norm`` then costs no bias where the model is right. Outcomes are listed where

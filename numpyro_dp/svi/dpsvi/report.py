@@ -8,7 +8,7 @@ from typing import Any
 from numpyro.infer import autoguide
 
 from numpyro_dp.accounting.report.facts import RunFacts
-from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
+from numpyro_dp.execution.facts import assumed_public, sum_facts
 from numpyro_dp.model.guided.model import VariationalModel
 from numpyro_dp.scoring.adaptation import RELEASED, SUMMANDS
 from numpyro_dp.svi.dpsvi.plan import AdaptedPlan, ReleasePlan
@@ -102,7 +102,7 @@ def run_facts(
         plan.gradient,
         summands,
         released=released,
-        unit=slice_of(target.plate),
+        unit=target.unit,
         num_records=size,
         assumed_public=assumed_public(
             size,

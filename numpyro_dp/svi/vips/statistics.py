@@ -90,7 +90,8 @@ class StatisticsGuide(ABC):
     ``numpyro.infer.Predictive`` with the parameters of a run.
 
     :param model: the NumPyro model.
-    :param data_plate: name of the private plate, when several enclose the observations.
+    :param data_plate: name of the private plate, when several enclose the observations, or
+        ``"auto"`` where none does and each row is a record.
     """
 
     # Whether a density of the model may be used, for which discrete latents are summed out.

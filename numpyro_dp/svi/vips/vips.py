@@ -20,7 +20,7 @@ from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
 from numpyro_dp.execution.account import Account, ChargedRun
-from numpyro_dp.execution.facts import assumed_public, slice_of, sum_facts
+from numpyro_dp.execution.facts import assumed_public, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.execution.processes import on_each, require_same
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
@@ -56,7 +56,7 @@ class VIPS:
     :param accountant: the ledger that must agree to every run. Without one each object keeps its
         own unbounded account.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
-        observations.
+        observations; ``"auto"`` takes each row for one, where no plate does.
     :param microbatch_size: rows whose statistics are held in memory at a time; default: as fits.
     :param secure: whether noise and batches come from keys of the operating system, as in
         :class:`~numpyro_dp.MCMC`; ``False`` is reproducible from the caller's key and conditional.
@@ -279,7 +279,7 @@ def _facts(schedule: Schedule, plan: Releases, found: Outline, learnt: tuple[str
         clip_norm=max(each.clip_norm for each in plan.sums),
         noise_multiplier=min(each.noise_multiplier for each in plan.sums),
         released=("the noisy sums of every step, and what the guide makes of them",),
-        unit=slice_of(found.plate),
+        unit=found.unit,
         num_records=found.num_records,
         assumed_public=assumed_public(
             found.num_records,

@@ -56,7 +56,8 @@ class ConjugateGuide(StatisticsGuide):
     ``[0, max_count]``, long rows shrink together with their outcome, then the outcome is cut.
 
     :param model: the NumPyro model.
-    :param data_plate: name of the private plate, when several enclose the observations.
+    :param data_plate: name of the private plate, when several enclose the observations, or
+        ``"auto"`` where none does and each row is a record.
     :param row_norm: public bound on the L2 norm of a record's row (the derivative of its means in
         the coefficients, intercept included) or, in mixtures, of a record.
     :param outcome_bound: public bound on the L2 norm of a record's outcome in a regression.

@@ -78,7 +78,8 @@ class PolyaGammaGuide(StatisticsGuide):
     :param max_trials: public bound on the trials of binomial outcomes that are no constant.
     :param max_count: public bound on the counts of negative binomial outcomes, which are cut to
         ``[0, max_count]``: a count below 0 adds what a count of 0 would.
-    :param data_plate: name of the private plate, when several enclose the observations.
+    :param data_plate: name of the private plate, when several enclose the observations, or
+        ``"auto"`` where none does and each row is a record.
     :raises ValueError: for arguments out of range.
 
     Parameters after a run: ``auto_loc`` (dim,), ``auto_scale_tril`` (dim, dim), and ``auto_shape``
@@ -222,7 +223,8 @@ class PolyaGammaGuide(StatisticsGuide):
         )
 
     def _regression(self, found: Outline) -> Regression:
-        return read_regression(self.model, found, self.intercept, self.max_trials, self.max_count)
+        model = found.judged(self.model)
+        return read_regression(model, found, self.intercept, self.max_trials, self.max_count)
 
     def _centres(self, regression: Regression, design: str) -> bool:
         if self.centre is None:
