@@ -1,6 +1,6 @@
 """Print the code of README.md that stands behind ``<!-- ci: NAME -->``, for each NAME given.
 
-    python .ci/readme.py example ledger | python -
+python .ci/readme.py example ledger | python -
 """
 
 import re
