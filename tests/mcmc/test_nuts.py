@@ -230,3 +230,14 @@ def test_chains_are_those_of_numpyros_own_driver(ran, method, dense):
                  theirs.last_state.adapt_state.step_size)  # fmt: skip
     for one, other in zip(*map(jax.tree.leaves, (ours.last_state, theirs.last_state)), strict=True):
         assert np.shape(one) == np.shape(other)
+
+
+def test_only_programs_without_records_are_compiled_lightly(data, monkeypatch):
+    def refused(*_, **__):
+        raise AssertionError("compiled with options that were not tried on records")
+
+    monkeypatch.setattr("numpyro_dp.mcmc.loop._light_chunk", refused)
+    sgld = ndp.DPSGLD(logistic, step_size=1e-3, clip_norm=1.0, noise_multiplier=9.0)
+    ndp.MCMC(sgld, num_warmup=0, num_samples=2, progress_bar=False).run(jax.random.key(0), *data)
+    with pytest.raises(AssertionError, match="not tried on records"):
+        ndp.MCMC(kernel(), **OPTIONS).run(jax.random.key(0), *data)
