@@ -11,6 +11,9 @@ from numpyro_dp import _moved
 from numpyro_dp._lazy import on_first_use
 
 if TYPE_CHECKING:
+    from numpyro_dp._compilation_cache import (
+        enable_compilation_cache as enable_compilation_cache,
+    )
     from numpyro_dp._shards import shard as shard
     from numpyro_dp._sources import RecordSource as RecordSource
     from numpyro_dp.accounting import (
@@ -173,6 +176,7 @@ _HOME = {
     "clipping_rate": "diagnostics.clipping_rate",
     "count_missing": "diagnostics.missing",
     "coverage": "diagnostics.coverage.coverage",
+    "enable_compilation_cache": "_compilation_cache",
     "events": "accounting",
     "from_numpyro": "diagnostics",
     "guides": "svi",

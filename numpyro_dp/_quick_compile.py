@@ -47,6 +47,38 @@ def quickly_compiled(function: Callable[..., Any], *inputs: Any) -> Callable[...
     return jax.jit(function).lower(*inputs).compile(compiler_options=known_options())
 
 
+@functools.cache
+def light_options() -> Options:
+    """Options under which a program without records compiles in a third of the time.
+
+    Chains of NUTS on a released likelihood run as fast as without them. Whatever computes with
+    records is compiled as the checks of its arithmetic expect it, and never with these.
+    """
+    if jax.default_backend() != "cpu":
+        return {}
+    wanted = _WANTED | {"xla_backend_optimization_level": "1"}
+    del wanted["xla_llvm_disable_expensive_passes"]
+    return {name: value for name, value in wanted.items() if _accepted({name: value})}
+
+
+def lightly_jitted(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """``jax.jit`` for a program that computes with no record; see :func:`light_options`.
+
+    :param options: those of ``jax.jit``.
+    """
+
+    @functools.cache
+    def jitted() -> Callable[..., Any]:
+        # At the first call: asking for options would start JAX at import.
+        return jax.jit(function, compiler_options=light_options(), **options)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return jitted()(*args, **kwargs)
+
+    return call
+
+
 def known_flags(*names: str) -> str:
     """The same options, or those of ``names``, as a text for ``XLA_FLAGS``.
 

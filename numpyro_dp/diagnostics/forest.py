@@ -104,12 +104,13 @@ def plot_forest(
 
 
 def _draws(name: str, given: Any) -> _Draws:
+    # Either ArviZ's object is a mapping too, of its groups.
+    if hasattr(given, "posterior"):
+        return _of_arviz(given.posterior)
     if isinstance(given, Mapping):
         return _Draws({site: np.asarray(values) for site, values in given.items()}, {})
     if hasattr(given, "get_samples"):
         return _draws(name, given.get_samples())
-    if hasattr(given, "posterior"):
-        return _of_arviz(given.posterior)
     raise ValueError(
         f"{name!r} is a {type(given).__name__}, which holds no draws: give an MCMC that has run, a "
         "result, an ArviZ object with a group 'posterior', or a dictionary of draws"

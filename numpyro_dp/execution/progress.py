@@ -1,13 +1,16 @@
-"""The progress bar: steps done, and the ε reached by then."""
+"""The progress bar: steps done, the ε reached by then, and the time left once all is compiled."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Generator
-from functools import lru_cache
-from typing import Protocol
+from functools import cache, lru_cache
+from typing import Any, Protocol
 
 import tqdm.auto
+from jax import monitoring
 
 from numpyro_dp._shards import several_processes
 from numpyro_dp.accounting import Relation, privacy_curve, rounded_up
@@ -36,6 +39,9 @@ def steps_bar(
 ) -> Generator[Callable[..., None]]:
     """Yield what shows a number of steps done, with the ε reached by then.
 
+    It says "compiling" while XLA compiles what the first step waits for. The time of steps that
+    waited for a program tells nothing of those to come: neither rate nor time left counts it.
+
     :param total: steps of the bar.
     :param table: of :func:`epsilon_table`; without one the bar shows no ε.
     :param shown: whether there is a bar, of several processes in the first one alone.
@@ -44,9 +50,11 @@ def steps_bar(
     if not (shown and is_first()):
         yield lambda *_, **__: None
         return
-    with tqdm.auto.tqdm(total=total, mininterval=0) as bar:
+    # Without smoothing: the rate is of all steps that count.
+    with tqdm.auto.tqdm(total=total, mininterval=0, smoothing=0) as bar, _watched(bar) as watch:
 
         def show(done: int, reached: int | None = None, phase: str | None = None) -> None:
+            watch.step(done)
             bar.set_description(phase, refresh=False)
             # Rounded up to the next point of the table: the bar never shows less than was spent.
             steps = done if reached is None else reached
@@ -56,6 +64,55 @@ def steps_bar(
             bar.update(done - bar.n)
 
         yield show
+
+
+class _Watch:
+    """Leaves out of a bar's rate what was waited for, and says that while nothing was done yet."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar, self._compiled, self._last = bar, False, time.time()
+        self._said = False
+
+    def compiling(self) -> None:
+        """A program is being compiled."""
+        self._compiled = True
+        if not self._said and self._bar.n == 0:
+            self._bar.set_description("compiling")
+        self._said = True
+
+    def step(self, done: int) -> None:
+        """Steps up to ``done`` are made."""
+        now = time.time()
+        if self._compiled:
+            self._bar.start_t += now - self._last
+            self._bar.initial += done - self._bar.n
+        self._compiled, self._last = False, now
+
+
+_WATCHES = threading.local()
+
+
+@contextlib.contextmanager
+def _watched(bar: Any) -> Generator[_Watch]:
+    _listen()
+    outer = getattr(_WATCHES, "inmost", None)
+    _WATCHES.inmost = _Watch(bar)
+    try:
+        yield _WATCHES.inmost
+    finally:
+        _WATCHES.inmost = outer
+
+
+@cache
+def _listen() -> None:
+    monitoring.register_event_duration_secs_listener(_heard)
+
+
+def _heard(event: str, *_: Any, **__: Any) -> None:
+    # Tracing is over before XLA begins, and it is XLA that takes the time.
+    watch = getattr(_WATCHES, "inmost", None)
+    if watch is not None and event.startswith("/jax/core/compile/"):
+        watch.compiling()
 
 
 def pieces(for_bar: int, without: int, shown: bool) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -23,10 +24,17 @@ from numpyro_dp.mcmc.first import First, needed_first
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect, over_devices
 from numpyro_dp.mcmc.nuts import DPNUTS, Release
+from numpyro_dp.mcmc.nuts_loop import NUTSProgram, numbers_of
 from numpyro_dp.mcmc.progress import ChainsCost, cents_up
 from numpyro_dp.mcmc.report import GIVEN_START, GIVEN_STATE, Described
 from numpyro_dp.mcmc.reserved import Reserved, steps_behind
-from numpyro_dp.mcmc.setup import check_options, prepare, require_one_division, require_resumable
+from numpyro_dp.mcmc.setup import (
+    check_kernel,
+    check_options,
+    prepare,
+    require_one_division,
+    require_resumable,
+)
 from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.scoring.released import ReleasedLikelihood
 
@@ -66,6 +74,9 @@ class MCMC(numpyro.infer.MCMC):
 
     **Example**: see :class:`~numpyro_dp.DPSGLD`.
     """
+
+    # Of DPNUTS, within a run.
+    _program: NUTSProgram | None = None
 
     # The user's kernel; within a run, NumPyro finds the bound one in its place.
     sampler: Any
@@ -200,37 +211,21 @@ class MCMC(numpyro.infer.MCMC):
         self, charged: ChargedRun, rng_key, args, kwargs, init_params, extra_fields
     ) -> None:
         """Release unless that was done, then run NumPyro's own loop without data."""
-        self._check_kernel()
+        check_kernel(self.sampler, self._given_accountant, self.num_warmup)
         kernel, keys = self.sampler, as_typed_keys(rng_key, int(self.num_chains))
-        inputs, shown = (kernel, charged, keys, args, kwargs), self.progress_bar
-        released = self._release.made(*inputs, progress_bar=shown)
+        inputs = kernel, charged, keys, args, kwargs
+        released = self._release.made(*inputs, progress_bar=self.progress_bar)
         self._described = Described(released.facts, 1)
         if init_params is not None:
             self._given[GIVEN_START] = None
-        try:
-            self.sampler = kernel.sampler(released)
-            self.progress_bar = shown and is_first()
+        self._program = kernel.program(released, int(self.num_warmup))
+        with self._sampling(kernel.sampler(released)):
             super().run(rng_key, extra_fields=extra_fields, init_params=init_params)
-        finally:
-            self.sampler, self.progress_bar = kernel, shown
-
-    def _check_kernel(self) -> None:
-        kernel = self.sampler
-        if kernel.accountant is not self._given_accountant:
-            raise ValueError(
-                "the kernel of this MCMC object was exchanged for one with another accountant: "
-                "make a new numpyro_dp.MCMC for it, so that its charges go where they belong"
-            )
-        if self.num_warmup and not kernel.takes_warmup:
-            raise ValueError(
-                f"every draw of {type(kernel).__name__} is a finished one and charged: set "
-                "num_warmup=0"
-            )
 
     def _charge_and_run(
         self, charged: ChargedRun, rng_key, args, kwargs, init_params, extra_fields
     ) -> None:
-        self._check_kernel()
+        check_kernel(self.sampler, self._given_accountant, self.num_warmup)
         kernel, chains = self.sampler, int(self.num_chains)
         keys, relation = as_typed_keys(rng_key, chains), self._account.relation
         inputs = (kernel, relation, keys, args, kwargs, init_params)
@@ -261,27 +256,36 @@ class MCMC(numpyro.infer.MCMC):
         if first is not None:
             noise_key, first_key = random.split(noise_key)
             start, notes = first.begin(first_key, start, records, given, self.progress_bar)
-        self._bound = self.sampler = bound
+        self._bound = bound
         facts = bound.stated(private_size=self._account.private_size)
         self._described = Described.of(facts, notes, bound.steps_per_sample)
         if given:
             self._given[GIVEN_START] = None
         self._steps_before_chain = paid
-        method = self.chain_method
-        try:
-            if method == "parallel":
-                # NumPyro would pmap, which makes the records constants of the executable. The
-                # vectorized loop with its chain axis spread over devices does not.
-                self.chain_method = "vectorized"
-                self._spread, everywhere = over_devices(self.num_chains)
+        with self._sampling(bound) as everywhere:
+            if everywhere is not None:
                 records = jax.device_put(records, everywhere)
             super().run(noise_key, *records, extra_fields=extra_fields, init_params=start)
-        finally:
-            self.sampler, self.chain_method, self._spread = kernel, method, None
         if self.postprocess_fn is None:
             self._described = self._described.after(
                 bound, self._states, self._last_state, self.thinning
             )
+
+    @contextmanager
+    def _sampling(self, sampler: Any) -> Generator[NamedSharding | None]:
+        """Stand in for the kernel; yields where data belong that every device needs, if several."""
+        kernel, method, everywhere = self.sampler, self.chain_method, None
+        try:
+            self.sampler = sampler
+            if method == "parallel" and self.num_chains > 1:
+                # NumPyro would pmap, which makes the records constants of the executable. The
+                # vectorized loop with its chain axis spread over devices does not.
+                self.chain_method = "vectorized"
+                self._spread, everywhere = over_devices(self.num_chains)
+            yield everywhere
+        finally:
+            self.sampler, self.chain_method, self._spread = kernel, method, None
+            self._program = None
 
     def _take_reserved(self, bound: BoundKernel, steps: int) -> int:
         """Steps behind this run if its own were charged with them by ``warmup``; 0 if not."""
@@ -317,14 +321,14 @@ class MCMC(numpyro.infer.MCMC):
         return key
 
     def _single_chain_mcmc(self, init, args, kwargs, collect_fields, remove_sites):
-        if not isinstance(self.sampler, BoundKernel):
-            return super()._single_chain_mcmc(init, args, kwargs, collect_fields, remove_sites)
         rng_key, state, z = init
-        bound = self.sampler
-        if state is None:
-            state = bound.init(rng_key, self.num_warmup, z)
+        if self._program is not None:
+            bound, args = self._program, numbers_of(self._release.known)
+            state = bound.init(rng_key, z, args) if state is None else state
+        elif state is None:
+            bound, state = self.sampler, self.sampler.init(rng_key, self.num_warmup, z)
         else:
-            state = bound.resumed(unplaced(state))
+            bound, state = self.sampler, self.sampler.resumed(unplaced(state))
         if self._spread is not None:
             state = jax.device_put(state, self._spread)
         known = self._collection_params
@@ -359,7 +363,7 @@ class MCMC(numpyro.infer.MCMC):
         """Steps of all chains by now, and the phase they are in."""
         phase = self._collection_params["phase"] or ("warmup" if done <= lower else "sample")
         parallel = self.num_chains if self.chain_method == "vectorized" else 1
-        steps = done * self.sampler.steps_per_sample * parallel
+        steps = done * (self._program or self.sampler).steps_per_sample * parallel
         return self._steps_before_chain + steps, phase
 
     def _forget(self) -> None:
@@ -389,6 +393,7 @@ class MCMC(numpyro.infer.MCMC):
             _init_state_cache={},
             _epsilon_table=(),
             _bound=None,
+            _program=None,
             # Two copies would each take the samples that were charged once.
             _reserved=None,
             _last_state=scrub(self._last_state),

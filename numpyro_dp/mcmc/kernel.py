@@ -61,6 +61,8 @@ class BoundKernel(_Kernel):
     private_model: PrivateModel
     steps_per_sample: int
 
+    # Whether a transition computes with records.
+    asks_records: ClassVar[bool] = True
     # Whether rows that fill up the part of the last of several devices are masked.
     masks_padding: ClassVar[bool] = False
     # Whether rows that are stored elsewhere are fetched.

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +19,26 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro.util import nested_attrgetter
 
+from numpyro_dp._quick_compile import lightly_jitted
 from numpyro_dp._sources import require_read
-from numpyro_dp.mcmc.kernel import BoundKernel, is_batched
+from numpyro_dp.mcmc.kernel import is_batched
+
+
+class Steps(Protocol):
+    """What the loop runs: a bound kernel, or NUTS on what was released."""
+
+    @property
+    def asks_records(self) -> bool:
+        """Whether a transition computes with records."""
+        ...
+
+    def transition(self, state: Any, record_cache: Any, records: Any, /) -> tuple[Any, Any]: ...
+
+    def record_caches(self, state: Any, records: Any, /) -> Any: ...
+
+    def constrained(self, z: Any) -> dict[str, Any]: ...
+
+    def __hash__(self) -> int: ...
 
 
 def over_devices(num_chains: int) -> tuple[NamedSharding, NamedSharding]:
@@ -31,7 +48,7 @@ def over_devices(num_chains: int) -> tuple[NamedSharding, NamedSharding]:
 
 
 def collect(
-    kernel: BoundKernel,
+    kernel: Steps,
     state: Any,
     records: tuple,
     *,
@@ -57,10 +74,11 @@ def collect(
     collection = jax.tree.map(lambda x: jnp.zeros((size + 1, *x.shape), x.dtype), shapes)
     start = lower + (upper - lower) % thinning
     bounds = [upper * k // chunks for k in range(chunks + 1)]
+    chunk = _chunk if kernel.asks_records else _light_chunk
     for low, high in pairwise(bounds):
         if low == high:
             continue
-        state, collection = _chunk(
+        state, collection = chunk(
             kernel, gather, size, thinning, low, high, start, state, collection, records
         )
         require_read(records, state.i)
@@ -69,10 +87,7 @@ def collect(
         yield 0, state, collection
 
 
-@partial(
-    jax.jit, static_argnames=("kernel", "gather", "size", "thinning"), donate_argnames="collection"
-)
-def _chunk(kernel, gather, size, thinning, low, high, start, state, collection, records):
+def _steps(kernel, gather, size, thinning, low, high, start, state, collection, records):
     def body(index, carry):
         state, record_cache, collection = carry
         state, record_cache = kernel.transition(state, record_cache, records)
@@ -91,11 +106,18 @@ def _chunk(kernel, gather, size, thinning, low, high, start, state, collection, 
     return state, collection
 
 
+_JIT: dict[str, Any] = {
+    "static_argnames": ("kernel", "gather", "size", "thinning"),
+    "donate_argnames": "collection",
+}
+_chunk, _light_chunk = jax.jit(_steps, **_JIT), lightly_jitted(_steps, **_JIT)
+
+
 @dataclass(frozen=True)
 class _Gather:
     """Collected fields of a state, the sample field constrained; compared by value."""
 
-    kernel: BoundKernel
+    kernel: Steps
     postprocess: Callable[[dict], dict] | None
     fields: tuple[str, ...]
     removed: tuple[str, ...]

@@ -17,6 +17,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget
 from numpyro_dp.execution.account import ChargedRun
+from numpyro_dp.mcmc.nuts_loop import NUTSProgram
 from numpyro_dp.scoring.forecast import Forecast
 from numpyro_dp.scoring.release import LikelihoodRelease
 from numpyro_dp.scoring.released import ReleasedLikelihood
@@ -170,9 +171,19 @@ class DPNUTS(MCMCKernel):
     def sampler(self, released: ReleasedLikelihood) -> numpyro.infer.NUTS:
         """NumPyro's NUTS on what was released."""
         model = released.model
-        if isinstance(self.user_model, handlers.reparam):
-            model = handlers.reparam(model, config=self.user_model.config)
+        if self.reparam is not None:
+            model = handlers.reparam(model, config=self.reparam)
         return numpyro.infer.NUTS(model, **self.options)
+
+    def program(self, released: ReleasedLikelihood, num_warmup: int) -> NUTSProgram:
+        """The same, of which what was released is an argument."""
+        return NUTSProgram.of(released.private_model, self.reparam, self.options, num_warmup)
+
+    @property
+    def reparam(self) -> Any:
+        """How the user's model is reparametrised; ``None`` where it is not."""
+        model: Any = self.user_model
+        return model.config if isinstance(model, handlers.reparam) else None
 
 
 class Release:

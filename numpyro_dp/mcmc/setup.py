@@ -13,7 +13,7 @@ from jax import random
 from jaxtyping import Array
 
 from numpyro_dp._sources import Reading
-from numpyro_dp.accounting import Relation
+from numpyro_dp.accounting import Accountant, Relation
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.execution.processes import on_each
 from numpyro_dp.mcmc.first import Begun, First
@@ -45,6 +45,22 @@ def check_options(kernel: Any, *, jit_model_args: bool, chain_method: Any) -> No
         raise ValueError(
             "chain_method must be 'vectorized', 'sequential' or 'parallel': under a callable "
             "the charge would be traced, made once and spent many times"
+        )
+
+
+def check_kernel(kernel: PrivateKernel | DPNUTS, given: Accountant | None, num_warmup: int) -> None:
+    """Refuse a kernel that would charge elsewhere than the driver's, or cannot warm up.
+
+    :param given: the accountant of the kernel that the driver was made with.
+    """
+    if kernel.accountant is not given:
+        raise ValueError(
+            "the kernel of this MCMC object was exchanged for one with another accountant: "
+            "make a new numpyro_dp.MCMC for it, so that its charges go where they belong"
+        )
+    if num_warmup and not kernel.takes_warmup:
+        raise ValueError(
+            f"every draw of {type(kernel).__name__} is a finished one and charged: set num_warmup=0"
         )
 
 

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro import distributions as dist, handlers
 from numpyro.infer import init_to_sample
 
+from numpyro_dp._quick_compile import lightly_jitted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.names import quoted
@@ -40,7 +41,7 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
             "in its units. Give a proper prior on the scale of the answer, such as "
             "dist.Normal(0, 10)"
         )
-    draws = np.asarray(_draws(model), np.float64)
+    draws = np.asarray(_drawn(model), np.float64)
     low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
     spread = (high - low) / _QUARTILES
     if not (np.isfinite(middle).all() and np.isfinite(spread).all() and (spread > 0).all()):
@@ -72,10 +73,12 @@ def _steepness(model: PrivateModel, sd: Any) -> Any:
     return jax.lax.map(steepest, _draws(model)[:_PLACES])
 
 
-@partial(jax.jit, static_argnums=0)
 def _draws(model: PrivateModel) -> Any:
     keys = random.split(random.key(0), _DRAWS)
     return jax.lax.map(lambda key: ravel_pytree(model.init(key, init_to_sample))[0], keys)
+
+
+_drawn = lightly_jitted(_draws, static_argnums=0)
 
 
 def improper_latents(model: PrivateModel) -> list[str]:

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,16 @@ from numpyro_dp.scoring.located import Located
 from numpyro_dp.scoring.statistic import coordinate_names, unravelled
 
 _FACTOR, _AUXILIARY = "released_likelihood", "_released_latent"
+
+
+class Numbers(Protocol):
+    """What a likelihood exp(−½‖response − design·u‖²) of the unconstrained latents u holds."""
+
+    @property
+    def design(self) -> Any: ...
+
+    @property
+    def response(self) -> Any: ...
 
 
 class _Watch(Messenger):
@@ -61,7 +71,7 @@ class ReleasedModel:
     """
 
     private_model: PrivateModel
-    located: Located
+    located: Numbers
 
     def __call__(self) -> None:
         """Sample the latents under the user's prior, with one factor for all records."""
@@ -105,7 +115,7 @@ def _supports(model: PrivateModel, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_likelihood(
-    located: Located, supports: Mapping[str, Any], values: Mapping[str, Any]
+    located: Numbers, supports: Mapping[str, Any], values: Mapping[str, Any]
 ) -> Float[Array, ""]:
     """Of the latents, whose unconstrained values stand in a row in the order of their names."""
     free = {name: biject_to(support).inv(values[name]) for name, support in supports.items()}

@@ -157,6 +157,14 @@ def test_arviz_draws_it(pair, name, tmp_path):
     pyplot.close("all")
 
 
+def test_a_forest_takes_what_from_numpyro_made(mcmc):
+    idata = ndp.from_numpyro(mcmc, coords={"input": ["one", "a", "b"]}, dims={"w": ["input"]})
+    ax = ndp.plot_forest({"ArviZ": idata, "the run": mcmc}, var_names="w")
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["w[one]", "w[a]", "w[b]"]
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), ax.lines[1].get_xdata())
+    pyplot.close("all")
+
+
 def test_a_file_is_read_back_with_its_statement(mcmc, tmp_path):
     idata = ndp.from_numpyro(mcmc)
     idata.to_netcdf(tmp_path / "draws.nc")

@@ -30,6 +30,7 @@ import jax
 import numpy as np
 from jax._src.compilation_cache import decompress_executable
 
+import numpyro_dp as ndp
 from tests.arviz_groups import group_names
 from tests.contract.surfaces import dataset_bytes, flatten
 
@@ -120,11 +121,8 @@ def compilation_cache(folder: Path) -> Iterator[Path]:
 
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = [jax.config.values[name] for name in names]
-    for name, value in zip(names, (str(folder), 0.0), strict=True):
-        jax.config.update(name, value)
-    cache.reset_cache()
     try:
-        yield folder
+        yield ndp.enable_compilation_cache(folder)
     finally:
         for name, value in zip(names, before, strict=True):
             jax.config.update(name, value)

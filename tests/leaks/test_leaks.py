@@ -39,7 +39,7 @@ every_algorithm = pytest.mark.parametrize("name", NAMES)
 
 def run(name, folder, arrays, *, secure=True):
     """A watched run, with a ledger in ``folder``."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
 
     def act(held):
         held["accountant"] = accountant = ndp.Accountant(path=folder / "study.ledger")

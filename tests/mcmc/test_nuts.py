@@ -1,6 +1,7 @@
 """DPNUTS: one release, then NumPyro's own NUTS, as often as one likes."""
 
 import pickle
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer import init_to_median
 
 import numpyro_dp as ndp
 from tests.models import logistic
@@ -178,3 +180,64 @@ def test_insecure_runs_repeat_and_say_so(data):
 
 def test_the_model_cannot_be_replayed_on_records(ran):
     assert ran[0].sampler.model is None
+
+
+def test_a_further_run_and_another_object_compile_nothing(data, monkeypatch):
+    """The released numbers are arguments of the compiled chains, and not constants in them."""
+
+    def run(seed, **changes):
+        kernel = ndp.DPNUTS(logistic, privacy=ndp.Budget(2.0, 1e-5), **changes)
+        mcmc = ndp.MCMC(kernel, num_warmup=40, num_samples=30, num_chains=2, progress_bar=False)
+        mcmc.run(jax.random.key(seed), *data)
+        return mcmc
+
+    first = run(0)
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    second = run(0)
+    first.run(jax.random.key(1))
+    assert compiled == []
+    # Of releases with noise of their own: the numbers of the first are not in the second's chains.
+    gap = first.released.located.mean - second.released.located.mean
+    assert np.abs(gap).max() > 1e-3
+    assert not np.array_equal(first.get_samples()["w"], second.get_samples()["w"])
+    run(0, target_accept_prob=0.7)
+    assert compiled
+
+
+@pytest.mark.parametrize("method", ["vectorized", "sequential", "parallel"])
+@pytest.mark.parametrize("dense", [False, True, [("w",)]])
+def test_chains_are_those_of_numpyros_own_driver(ran, method, dense):
+    """Transition by transition, warm-up included, from the same key."""
+    released = ran[0].released
+    chains = min(2, jax.local_device_count()) if method == "parallel" else 2
+    nuts = {"dense_mass": dense, "step_size": 0.3, "init_strategy": init_to_median}
+    options = {"num_warmup": 6, "num_samples": 6, "num_chains": chains, "progress_bar": False}
+    theirs = numpyro.infer.MCMC(
+        numpyro.infer.NUTS(released.model, **nuts), chain_method="vectorized", **options
+    )
+    theirs.run(jax.random.key(3), extra_fields=("num_steps", "energy"))
+    mine = kernel(**nuts)
+    ours = ndp.MCMC(mine, chain_method=method, **options)
+    ours._release.released, ours._release._kernel = released, mine
+    ours.run(jax.random.key(3), extra_fields=("num_steps", "energy"))
+    close = partial(np.testing.assert_allclose, rtol=2e-2, atol=1e-3)
+    jax.tree.map(close, ours.get_samples(True), theirs.get_samples(True))
+    jax.tree.map(close, ours.get_extra_fields(True), theirs.get_extra_fields(True))
+    jax.tree.map(close, ours.last_state.adapt_state.step_size,
+                 theirs.last_state.adapt_state.step_size)  # fmt: skip
+    for one, other in zip(*map(jax.tree.leaves, (ours.last_state, theirs.last_state)), strict=True):
+        assert np.shape(one) == np.shape(other)
+
+
+def test_only_programs_without_records_are_compiled_lightly(data, monkeypatch):
+    def refused(*_, **__):
+        raise AssertionError("compiled with options that were not tried on records")
+
+    monkeypatch.setattr("numpyro_dp.mcmc.loop._light_chunk", refused)
+    sgld = ndp.DPSGLD(logistic, step_size=1e-3, clip_norm=1.0, noise_multiplier=9.0)
+    ndp.MCMC(sgld, num_warmup=0, num_samples=2, progress_bar=False).run(jax.random.key(0), *data)
+    with pytest.raises(AssertionError, match="not tried on records"):
+        ndp.MCMC(kernel(), **OPTIONS).run(jax.random.key(0), *data)

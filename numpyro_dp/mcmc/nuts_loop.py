@@ -1,0 +1,143 @@
+"""NUTS on a released likelihood, whose numbers are arguments: compiled once for one model.
+
+NumPyro's driver compiles anew for every run, since each has a kernel of its own. Here the released
+numbers are arguments of one program, so that another object of the same model, settings and shapes
+finds it compiled, and a further run does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.infer
+from jax import random
+from jax.flatten_util import ravel_pytree
+from numpyro import handlers
+from numpyro.infer.util import constrain_fn, potential_energy
+
+from numpyro_dp._quick_compile import lightly_jitted
+from numpyro_dp.mcmc.kernel import is_batched
+from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.released import ReleasedLikelihood, ReleasedModel
+
+
+class Numbers(NamedTuple):
+    """What a released likelihood holds, as arrays: ``design`` (dim, dim), ``response`` (dim,)."""
+
+    design: Any
+    response: Any
+
+
+class _Same:
+    """What has no hash, compared by whether it is the same object."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _hashed(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        return _Same(value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, _Same) else value
+
+
+@dataclass(frozen=True)
+class NUTSProgram:
+    """Everything that a compiled program of NUTS depends on; made by :meth:`of`.
+
+    :param private_model: the split model, which holds no record.
+    :param reparam: the configuration of ``handlers.reparam``, or ``None``.
+    :param options: names and values of NUTS's own options.
+    :param num_warmup: draws in which it adapts.
+    """
+
+    steps_per_sample: ClassVar[int] = 1
+    asks_records: ClassVar[bool] = False
+
+    private_model: PrivateModel
+    reparam: Any
+    options: tuple[tuple[str, Any], ...]
+    num_warmup: int
+
+    @classmethod
+    def of(
+        cls, model: PrivateModel, reparam: Any, options: Mapping[str, Any], num_warmup: int
+    ) -> NUTSProgram:
+        """The program of a model and settings, equal where these are."""
+        items = tuple((name, _hashed(options[name])) for name in sorted(options))
+        return cls(model, _hashed(reparam), items, num_warmup)
+
+    def init(self, rng_key: Any, init_params: Any, numbers: Numbers) -> Any:
+        """NUTS's first state of one chain, or of as many as there are keys."""
+        return _init(self, rng_key, init_params, numbers)
+
+    def transition(self, state: Any, record_cache: Any, numbers: Numbers) -> tuple[Any, Any]:
+        """One transition of every chain."""
+        batched = is_batched(state)
+        z = jax.tree.map(lambda x: x[0], state.z) if batched else state.z
+        potential = partial(potential_energy, _seeded(self._model(numbers)), (), {})
+        options = self._options | {"dense_mass": self._blocks(z)}
+        sampler = numpyro.infer.NUTS(potential_fn=potential, **options)
+        # Its functions are made by it; the state that it makes as well is not computed.
+        sampler.init(random.key(0), self.num_warmup, z)
+
+        def once(state: Any) -> Any:
+            return sampler.sample(state, (), {})
+
+        return (jax.vmap(once) if batched else once)(state), record_cache
+
+    def record_caches(self, state: Any, numbers: Numbers) -> tuple:
+        """There are no records."""
+        return ()
+
+    def constrained(self, z: Any) -> dict[str, Any]:
+        """Sites at an unconstrained position; none of them depends on the released numbers."""
+        nothing = jnp.zeros((1, len(ravel_pytree(z)[0])))
+        model = self._model(Numbers(nothing, nothing[:, 0]))
+        return constrain_fn(_seeded(model), (), {}, z, return_deterministic=True)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {name: _plain(value) for name, value in self.options}
+
+    def _blocks(self, z: Any) -> list:
+        dense = self._options.get("dense_mass", False)
+        if isinstance(dense, bool):
+            return [tuple(sorted(z))] if dense else []
+        return dense
+
+    def _model(self, numbers: Numbers) -> Any:
+        model: Any = ReleasedModel(self.private_model, numbers)
+        if self.reparam is not None:
+            model = handlers.reparam(model, config=_plain(self.reparam))
+        return model
+
+
+def _seeded(model: Any) -> Any:
+    """A model of which every latent is given: nothing is drawn with the key."""
+    return handlers.seed(model, random.key(0))
+
+
+def numbers_of(released: ReleasedLikelihood) -> Numbers:
+    """The released numbers in the precision that chains compute in."""
+    at = released.located
+    return Numbers(*(jnp.asarray(x, jnp.result_type(float)) for x in (at.design, at.response)))
+
+
+def _first(program: NUTSProgram, rng_key: Any, init_params: Any, numbers: Numbers) -> Any:
+    sampler = numpyro.infer.NUTS(program._model(numbers), **program._options)
+    return sampler.init(rng_key, program.num_warmup, init_params, model_args=(), model_kwargs={})
+
+
+_init = lightly_jitted(_first, static_argnums=0)
