@@ -27,7 +27,7 @@ from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.located import Located
-from numpyro_dp.scoring.statistic import coordinate_names, unravelled
+from numpyro_dp.scoring.statistic import coordinate_names, read_coordinates, unravelled
 
 _FACTOR, _AUXILIARY = "released_likelihood", "_released_latent"
 
@@ -128,14 +128,25 @@ def _log_likelihood(
 class Diagnostics(NamedTuple):
     """What the released numbers say of the release.
 
+    A verdict begins with its rank, the most harmful first, and ends with what to do: ``do not use``
+    where the draws are of no posterior, ``with care`` where intervals may not hold what they state,
+    ``wide`` where they hold it and tell little. docs/howto/is-it-worth-having.md has all of them.
+
     - **information**: of the whitened coordinates' directions, ascending, shape (dim,); about 1
-      where the posterior is all the records'.
+      where the posterior is all the records', about 0 of latents that no record's term reads.
     - **noise_sd**: privacy noise in them, shape (dim,).
-    - **resolved**: share of each coordinate's prior variance that the release takes away, by site.
-    - **dispersion**: how much more the records' scores vary than the information says.
-    - **misfit**: how much more than the model expects.
-    - **disagreement**: χ² of the rounds over its degrees of freedom; about 1.
-    - **travelled**: posterior sds between the last round and the posterior's mean.
+    - **resolved**: share of each coordinate's prior variance that the release takes away, by site;
+      below .2 an interval is the prior's. It goes by independent moments of the prior, so it is
+      about 0 for a latent that no record's term reads, such as the scale of groups, whatever the
+      records tell of that through other latents; no verdict is made of those.
+    - **dispersion**: how much more the records' scores vary than the information says; counted in
+      the intervals.
+    - **misfit**: how much more than the model expects; above 1.5, by more than its noise, the model
+      does not fit.
+    - **disagreement**: χ² of the rounds over its degrees of freedom; about 1, too much above 1.5
+      and what chance allows, and above 4 beyond repair.
+    - **travelled**: posterior sds between the last round and the posterior's mean; beyond three
+      times the root of the number of coordinates the release has not arrived.
     - **verdicts**: what that means, in sentences; empty where nothing is wrong.
     """
 
@@ -236,7 +247,9 @@ class ReleasedLikelihood:
             misfit=at.misfit,
             disagreement=at.disagreement,
             travelled=at.travelled,
-            verdicts=at.verdicts(coordinate_names(self.private_model)),
+            verdicts=at.verdicts(
+                coordinate_names(self.private_model), read_coordinates(self.private_model)
+            ),
         )
 
     def save(self, path: str | Path) -> None:
