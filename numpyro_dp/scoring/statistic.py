@@ -20,8 +20,8 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.execution.keys import of_default_kind
 from numpyro_dp.mechanisms.centred import centre, centred_clip
-from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.data_free import read_latents
+from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.private_model import PrivateModel
 
 # Shares of the squared bound on a record: of its score, its information, and both its squares.
