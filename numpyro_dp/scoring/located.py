@@ -26,11 +26,18 @@ _TORN = 4.0
 _TOLD, _NAMED = 0.2, 6
 # And where no coordinate's is taken away by more than this, nothing much was told at all.
 _MUCH = 0.85
+# Where an interval is the prior's since few records speak, how far scores vary is known to .06 to
+# .30; where the truth lies far out in the prior and no round found it, to .8 to 2.3 (72 releases).
+_SIZES = 0.5
 # How much harm a verdict stands for: its first words.
 DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
 _NEARER = (
     "Give priors on the scale of the answer (within a factor of ten), divide inputs and outcomes "
     "by public constants, or give more privacy budget or records"
+)
+_FAR_OUT = (
+    "Or the truth may lie so far out in the prior that no round found it: widen the prior to the "
+    "scale of the answer"
 )
 # Where what a verdict is about ends, and its numbers begin.
 _REST = re.compile(r"[:(,]")
@@ -157,7 +164,7 @@ class Located(NamedTuple):
         names: Sequence[str],
         read: Sequence[bool] | None = None,
         *,
-        ranks: tuple[str, str] = (DO_NOT_USE, WIDE),
+        rank: str = "",
         thus: str = "their intervals are those of the prior",
     ) -> tuple[str, ...]:
         """Which coordinates the records were not heard on, in a sentence; empty where on all.
@@ -167,28 +174,26 @@ class Located(NamedTuple):
         that.
 
         :param read: as for :meth:`verdicts`.
-        :param ranks: of the sentence, where nothing was told of any coordinate, and else.
+        :param rank: of the sentence; by default what is known of the size of scores decides.
         :param thus: what follows of it.
         """
         heard = np.ones(len(names), bool) if read is None else np.asarray(read, bool)
         # What is not a number tells nothing either.
         weak = [names[k] for k in np.flatnonzero(heard & ~(self.resolved >= _TOLD))]
         most = float(np.max(self.resolved, where=heard, initial=0.0))
-        if not weak and most < _MUCH:
-            return (
-                f"{ranks[1]}: little was told: at most {most:.0%} of the prior's variance of any "
-                "coordinate. The prior may know as much as these records at this budget: then give "
-                "more budget or records. Or the truth may lie far out in it: widen it to the scale "
-                "of the answer",
-            )
-        if not weak:
+        if not weak and most >= _MUCH:
             return ()
-        rank = ranks[0] if len(weak) == heard.sum() else ranks[1]
+        rank = rank or (WIDE if self.misfit_sd <= _SIZES else DO_NOT_USE)
+        if not weak:
+            return (
+                f"{rank}: little was told: at most {most:.0%} of the prior's variance of any "
+                "coordinate. The prior may know as much as these records at this budget: then give "
+                f"more budget or records. {_FAR_OUT}",
+            )
         more = f" and {len(weak) - _NAMED} more" if len(weak) > _NAMED else ""
         return (
             f"{rank}: next to nothing was told of {', '.join(weak[:_NAMED])}{more}: {thus}. Few "
-            "records may tell of them: merge rare categories. Or the truth may lie so far out in "
-            "the prior that no round found it: widen the prior to the scale of the answer",
+            f"records may tell of them: merge rare categories. {_FAR_OUT}",
         )
 
 

@@ -141,8 +141,9 @@ class Diagnostics(NamedTuple):
       records tell of that through other latents; no verdict is made of those.
     - **dispersion**: how much more the records' scores vary than the information says; counted in
       the intervals.
-    - **misfit**: how much more than the model expects; above 1.5, by more than its noise, the model
-      does not fit.
+    - **misfit**: how much more than the model expects; above 1.5, and by twice its noise, the model
+      does not fit. **misfit_sd**: its noise; above .5 beside a coordinate that is not resolved,
+      the truth may lie far out in the prior.
     - **disagreement**: χ² of the rounds over its degrees of freedom; about 1, too much above 1.5
       and what chance allows, and above 4 beyond repair.
     - **travelled**: posterior sds between the last round and the posterior's mean; beyond three
@@ -155,6 +156,7 @@ class Diagnostics(NamedTuple):
     resolved: dict[str, np.ndarray]
     dispersion: float
     misfit: float
+    misfit_sd: float
     disagreement: float
     travelled: float
     verdicts: tuple[str, ...]
@@ -245,6 +247,7 @@ class ReleasedLikelihood:
             resolved={name: np.asarray(x) for name, x in resolved.items()},
             dispersion=at.dispersion,
             misfit=at.misfit,
+            misfit_sd=at.misfit_sd,
             disagreement=at.disagreement,
             travelled=at.travelled,
             verdicts=at.verdicts(

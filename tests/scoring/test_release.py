@@ -463,8 +463,9 @@ def test_a_truth_that_no_round_found_is_named():
         y = (x @ np.r_[100, 0.5 * rng.normal(size=2)] + rng.normal(size=2_000)).astype(np.float32)
         released = release.run(jax.random.key(seed), x, y, progress_bar=False)
         assert abs(released.located.mean[1] - 100) > 50
-        assert released.diagnostics.verdicts
-        assert released.privacy.notes
+        # None of these is merely wide.
+        assert released.diagnostics.verdicts[0].startswith(("do not use: ", "with care: "))
+        assert released.privacy.notes == released.diagnostics.verdicts
 
 
 def of_logistic(rng, records):

@@ -140,14 +140,18 @@ def test_what_no_round_heard_of_is_named(truth):
     many = at._replace(resolved=np.zeros(9))
     (of_all,) = many.untold("abcdefghi")
     assert "of a, b, c, d, e, f and 3 more: their" in of_all
-    # Nothing was learnt at all.
-    assert of_all.startswith("do not use: ")
+    # Few records speak of it, or nobody knows who does.
+    assert of_all.startswith("wide: ")
+    deaf = at._replace(misfit_sd=0.8)
+    (said,) = deaf.untold(["a", "b", "rare", "d"])
+    assert said.startswith("do not use: next to nothing was told of rare")
+    assert deaf._replace(resolved=np.ones(4)).untold("abcd") == ()
     # What no record's term reads is told of through other latents.
     (of_read,) = many.untold("abcdefghi", read=[k in (2, 7) for k in range(9)])
     assert "told of c, h: their" in of_read
     assert not at.untold(["a", "b", "rare", "d"], read=[True, True, False, True])
     # Steps after adaptation hear the records too.
-    (begun,) = many.untold("abcdefghi", ranks=(WITH_CARE, WITH_CARE), thus=BEGINS)
+    (begun,) = many.untold("abcdefghi", rank=WITH_CARE, thus=BEGINS)
     assert begun.startswith("with care: ")
     assert "3 more: what follows begins there" in begun
     assert "interval" not in begun
