@@ -203,9 +203,9 @@ class MCMC(numpyro.infer.MCMC):
                 raise
             finally:
                 self._forget()
-        if self._described is not None and self._described.in_short and is_first():
+        if self._described is not None and is_first():
             # Where the bar is shown too, and a script's own output is not.
-            print(self._described.in_short, file=sys.stderr)
+            self._described = self._described.show(sys.stderr)
 
     def _release_and_run(
         self, charged: ChargedRun, rng_key, args, kwargs, init_params, extra_fields
@@ -377,11 +377,11 @@ class MCMC(numpyro.infer.MCMC):
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
         """NumPyro's table of the draws, then the privacy line of this object's runs.
 
-        Where the report has notes a line before the table says so, and whether the draws are those
-        of a posterior.
+        Before the table stand the report's notes, the most harmful first, or one line on each where
+        the end of the run has shown them.
         """
-        if self._described is not None and self._described.in_short:
-            print(self._described.in_short)
+        if self._described is not None:
+            self._described = self._described.show(sys.stdout)
         super().print_summary(prob=prob, exclude_deterministic=exclude_deterministic)
         print(self._account.in_short(self.privacy))
 

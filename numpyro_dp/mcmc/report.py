@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
+from numpyro_dp.accounting.report import short
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mcmc.sgmcmc.integrator import Note, in_one_line
@@ -16,17 +17,22 @@ GIVEN_STATE = (
     "part of this ε"
 )
 
+# What notes take of a screen that is to show draws too.
+_LINES, _REPORT = 8, "print(mcmc.privacy)"
+
 
 class Described(NamedTuple):
     """What is said of the last run.
 
-    ``drawn`` is computed from the released draws, everything else from public values.
+    ``drawn`` is computed from the released draws, everything else from public values; ``shown``
+    says that the notes have been printed.
     """
 
     facts: RunFacts
     steps_per_sample: int
     drawn: tuple[Note, ...] = ()
     started: tuple[str, ...] = ()
+    shown: bool = False
 
     @classmethod
     def of(cls, facts: RunFacts, started: tuple[str, ...], steps_per_sample: int) -> Described:
@@ -47,6 +53,17 @@ class Described(NamedTuple):
     def in_short(self) -> str:
         """One line on the notes for whoever looks at the draws; empty where there are none."""
         return in_one_line(self.told.notes, self.signs)
+
+    def show(self, where: TextIO) -> Described:
+        """Print the notes, the most harmful first, or one line where they have been printed.
+
+        :returns: this, shown.
+        """
+        notes = self.told.notes
+        if notes:
+            whole = short.notes_alone(notes, _LINES, _REPORT)
+            print(self.in_short if self.shown else whole, file=where)
+        return self._replace(shown=True)
 
     @property
     def signs(self) -> tuple[str, ...]:

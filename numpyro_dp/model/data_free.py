@@ -1,4 +1,4 @@
-"""A model without its records: the global sites, as they are, and nothing of the private plate."""
+"""A model without its records: its global sites as they are, and which of them a record reads."""
 
 from __future__ import annotations
 
@@ -68,6 +68,18 @@ def enough_rows(model: PrivateModel) -> int:
         if _global_sites(model, few) == _global_sites(model, model.num_records):
             return few
     return model.num_records
+
+
+@lru_cache(maxsize=64)
+def read_latents(model: PrivateModel) -> frozenset[str]:
+    """Latents whose unconstrained values a record's term reads, by itself or by their supports.
+
+    Of the others, such as the scale of groups, records tell through these and the prior alone.
+    """
+    latents = dict(model.structure.latents)
+    program = trace_program(model.record_log_likelihood, latents, model.layout.structs(1))
+    used = prune(program).used[: len(latents)]
+    return frozenset(name for name, needed in zip(sorted(latents), used, strict=True) if needed)
 
 
 def _global_sites(model: PrivateModel, num_rows: int) -> tuple[Any, ...]:

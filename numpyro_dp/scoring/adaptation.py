@@ -22,11 +22,16 @@ from numpyro_dp.execution.calibration import least_noise
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.private_model import PrivateModel
-from numpyro_dp.scoring.located import Located, located, whitening_at
+from numpyro_dp.scoring.located import (
+    WITH_CARE,
+    Located,
+    located,
+    whitening_at,
+)
 from numpyro_dp.scoring.prior import prior_moments, steepness
 from numpyro_dp.scoring.release import bound_release
 from numpyro_dp.scoring.rounds import Matrix
-from numpyro_dp.scoring.statistic import coordinate_names
+from numpyro_dp.scoring.statistic import coordinate_names, read_coordinates
 from numpyro_dp.scoring.turns import BoundRelease, released_rounds
 
 # Four leave one run in five on its way; ten arrive where those of a release of its own do.
@@ -42,10 +47,10 @@ RELEASED = (
 # Curvature of the prior at its own draws, where that of a normal one is 1.
 _STEEP = 100.0
 _LOST = (
-    "Adaptation did not arrive: its last step was longer than its noise explains, so the released "
-    "coordinates are not the posterior's and what follows may still be on its way. Give priors on "
-    "the scale of the answer (within a factor of ten), a larger adaptation=, or more privacy "
-    "budget."
+    f"{WITH_CARE}: adaptation did not arrive: its last step was longer than its noise explains, so "
+    "the released coordinates are not the posterior's and what follows may still be on its way. "
+    "Give priors on the scale of the answer (within a factor of ten), a larger adaptation=, or "
+    "more privacy budget."
 )
 # Of intervals nothing: what follows hears the records too.
 BEGINS = "what follows begins there with little more than the prior"
@@ -185,7 +190,8 @@ class AdaptationPlan:
         if not self.dense:
             whitening = _diagonal(whitening)
         lost = () if at.arrived else (_LOST,)
-        notes = (*lost, *at.untold(coordinate_names(self.model), BEGINS))
+        of_model = coordinate_names(self.model), read_coordinates(self.model)
+        notes = (*lost, *at.untold(*of_model, rank=WITH_CARE, thus=BEGINS))
         return Adapted(at, whitening, rest_key, notes)
 
 

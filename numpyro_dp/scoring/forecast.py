@@ -15,6 +15,10 @@ _LEAST_SIGNAL, _LEAST_SHAPE = 3.5, 3.0
 # Beside the noise of scores, which falls with κ, the loose clip and the records' own dispersion.
 _FIXED, _FALLING = 0.2, 10.0
 _PLAIN = 20.0
+_ALONE = (
+    "That follows from the numbers of records and coordinates and from ε alone, not from this "
+    "model or its priors, which ndp.coverage tries"
+)
 # Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
 _ROUNDS = ((100.0, 14), (5.0, 12), (0.0, 8))
 
@@ -56,9 +60,10 @@ class Forecast(NamedTuple):
         """What to expect, in a sentence."""
         return {
             "resolved": f"resolved: intervals about {self.width:.2g} times as wide as NUTS's on "
-            "the records, where the model fits",
+            f"the records, where the model fits. {_ALONE}",
             "partly": f"partly resolved: intervals about {self.width:.2g} times as wide as NUTS's "
-            "on the records; weak directions stay at the prior. For prediction DPSVI is better",
+            "on the records; weak directions stay at the prior. For prediction DPSVI is better. "
+            f"{_ALONE}",
             "not": f"not resolved: {self.remedy}",
         }[self.verdict]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,10 +20,27 @@ _HEARD = 0.05
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
 _DISAGREEMENT, _TRAVEL, _MISFIT = 1.5, 3.0, 1.5
+# No widening mends rounds that disagree by more than this, as those between several modes do.
+_TORN = 4.0
 # Where no more of a prior's variance than this is taken away, an interval is the prior's.
 _TOLD, _NAMED = 0.2, 6
 # And where no coordinate's is taken away by more than this, nothing much was told at all.
 _MUCH = 0.85
+# Where an interval is the prior's since few records speak, how far scores vary is known to .06 to
+# .30; where the truth lies far out in the prior and no round found it, to .8 to 2.3 (72 releases).
+_SIZES = 0.5
+# How much harm a verdict stands for: its first words.
+DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
+_NEARER = (
+    "Give priors on the scale of the answer (within a factor of ten), divide inputs and outcomes "
+    "by public constants, or give more privacy budget or records"
+)
+_FAR_OUT = (
+    "Or the truth may lie so far out in the prior that no round found it: widen the prior to the "
+    "scale of the answer"
+)
+# Where what a verdict is about ends, and its numbers begin.
+_REST = re.compile(r"[:(,]")
 
 
 class Located(NamedTuple):
@@ -63,9 +81,11 @@ class Located(NamedTuple):
     checked: bool = True
 
     @property
-    def _by_chance(self) -> float:
-        """What one release in a thousand exceeds where nothing is wrong."""
-        return float(chi2.ppf(0.999, self.freedom)) / self.freedom if self.freedom else math.inf
+    def _usual(self) -> float:
+        """Disagreement that one release in a thousand exceeds where nothing is wrong."""
+        if not self.freedom:
+            return math.inf
+        return max(_DISAGREEMENT, float(chi2.ppf(0.999, self.freedom)) / self.freedom)
 
     @property
     def arrived(self) -> bool:
@@ -77,69 +97,112 @@ class Located(NamedTuple):
         """Whether records vary more than the model expects, by more than noise explains."""
         return self.misfit > _MISFIT + 2 * self.misfit_sd
 
-    def verdicts(self, names: Sequence[str]) -> tuple[str, ...]:
+    @property
+    def _disagree(self) -> str:
+        found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
+        if self.disagreement > _TORN:
+            return (
+                f"{DO_NOT_USE}: {found}the likelihood has several modes, or is not smooth. Tell "
+                "the modes apart in the prior (a mixture's components in a fixed order), or use "
+                "DPSGLD"
+            )
+        return (
+            f"{WITH_CARE}: {found}the intervals were widened by that and are not calibrated. "
+            f"{_NEARER}"
+        )
+
+    def verdicts(self, names: Sequence[str], read: Sequence[bool] | None = None) -> tuple[str, ...]:
         """What the released numbers say against the likelihood; empty where nothing does.
 
+        Each begins with its rank, the most harmful first: ``do not use`` (the draws are of no
+        posterior), ``with care`` (the intervals may not hold what they state) or ``wide`` (they
+        hold it, and tell little), and ends with what to do.
+
         :param names: of the coordinates.
+        :param read: which of them the records' terms read; by default all.
         """
-        said = []
-        if not self.arrived:
-            said.append(
-                f"not arrived: the last step went {self.travelled:.1f} posterior standard "
-                "deviations, so the intervals are not calibrated. Give priors on the scale of the "
-                "answer (within a factor of ten), more privacy budget, or more records"
-            )
-        elif self.disagreement > max(_DISAGREEMENT, self._by_chance):
-            said.append(
-                f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
-                "the intervals were widened by that and are not calibrated"
-            )
-        if self.misfits:
-            said.append(
-                f"the records do not fit the model: their scores vary {self.misfit:.1f} times as "
-                "much as the model expects, as from a wrong family or a few far outcomes. The "
-                "intervals allow for it; those of NUTS on the records would not"
-            )
-        if self.unresolved:
-            said.append(
-                "the shape of the information was lost in its noise: coordinates that hang "
-                "together have intervals as if they did not"
-            )
-        if not self.checked:
-            said.append(
-                "only the last round was near the posterior, so that no other checks it: the "
-                "intervals may not be calibrated"
-            )
-        if not self.clear:
-            said.append(
-                "the size of the records' scores was hardly told from noise, so that the rounds "
-                "may have asked in wrong units: give more privacy budget, or more records"
-            )
-        return (*said, *self.untold(names))
+        said = [
+            (
+                not self.arrived,
+                f"{DO_NOT_USE}: not arrived: the last step went {self.travelled:.1f} posterior "
+                f"standard deviations, so the intervals are not calibrated. {_NEARER}",
+            ),
+            (self.arrived and self.disagreement > self._usual, self._disagree),
+            (
+                not self.checked,
+                f"{WITH_CARE}: only the last round was near the posterior, so that no other checks "
+                f"it: the intervals may not be calibrated. {_NEARER}",
+            ),
+            (
+                not self.clear,
+                f"{WITH_CARE}: the size of the records' scores was hardly told from noise, so that "
+                "the rounds may have asked in wrong units: give more privacy budget, or more "
+                "records",
+            ),
+            (
+                self.misfits,
+                f"{WITH_CARE}: the records do not fit the model: their scores vary "
+                f"{self.misfit:.1f} times as much as the model expects, as from a wrong family or "
+                "a few far outcomes. The intervals allow for it; those of NUTS on the records "
+                "would not. Take a family with heavier tails (StudentT for Normal, "
+                "NegativeBinomial2 for Poisson)",
+            ),
+            (
+                self.unresolved,
+                f"{WITH_CARE}: the shape of the information was lost in its noise: coordinates "
+                "that hang together, as those of correlated inputs do, have intervals as if they "
+                "did not, often far too wide. Centre and scale the inputs by public constants, "
+                "leave out columns that repeat others, or give more privacy budget or records",
+            ),
+        ]
+        found = [text for holds, text in said if holds] + [*self.untold(names, read)]
+        # A stable sort: by rank, and within one as above.
+        return tuple(sorted(found, key=lambda each: RANKS.index(each.split(":")[0])))
 
     def untold(
-        self, names: Sequence[str], thus: str = "their intervals are those of the prior"
+        self,
+        names: Sequence[str],
+        read: Sequence[bool] | None = None,
+        *,
+        rank: str = "",
+        thus: str = "their intervals are those of the prior",
     ) -> tuple[str, ...]:
         """Which coordinates the records were not heard on, in a sentence; empty where on all.
 
+        What no record's term reads, such as the scale of groups, is left out: records tell of it
+        through other latents, and ``resolved``, from independent moments of the prior, does not see
+        that.
+
+        :param read: as for :meth:`verdicts`.
+        :param rank: of the sentence; by default what is known of the size of scores decides.
         :param thus: what follows of it.
         """
+        heard = np.ones(len(names), bool) if read is None else np.asarray(read, bool)
         # What is not a number tells nothing either.
-        weak = [names[k] for k in np.flatnonzero(~(self.resolved >= _TOLD))]
-        most = float(self.resolved.max())
-        if not weak and most < _MUCH:
-            return (
-                f"little was told: at most {max(most, 0):.0%} of the prior's variance of any "
-                "coordinate. The prior may know as much as these records at this budget, or the "
-                "truth may lie far out in it",
-            )
-        if not weak:
+        weak = [names[k] for k in np.flatnonzero(heard & ~(self.resolved >= _TOLD))]
+        most = float(np.max(self.resolved, where=heard, initial=0.0))
+        if not weak and most >= _MUCH:
             return ()
+        rank = rank or (WIDE if self.misfit_sd <= _SIZES else DO_NOT_USE)
+        if not weak:
+            return (
+                f"{rank}: little was told: at most {most:.0%} of the prior's variance of any "
+                "coordinate. The prior may know as much as these records at this budget: then give "
+                f"more budget or records. {_FAR_OUT}",
+            )
         more = f" and {len(weak) - _NAMED} more" if len(weak) > _NAMED else ""
         return (
-            f"next to nothing was told of {', '.join(weak[:_NAMED])}{more}: {thus}. Few records "
-            "may tell of them, or the truth may lie so far out in the prior that no round found it",
+            f"{rank}: next to nothing was told of {', '.join(weak[:_NAMED])}{more}: {thus}. Few "
+            f"records may tell of them: merge rare categories. {_FAR_OUT}",
         )
+
+
+def beginning(verdict: str) -> str:
+    """What a verdict is about, after its rank if it has one, without numbers and remedy."""
+    rank, found, rest = verdict.partition(": ")
+    if found and rank in RANKS:
+        return f"{rank}: {_REST.split(rest)[0].strip()}"
+    return _REST.split(verdict)[0].strip()
 
 
 def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> Located:

@@ -26,7 +26,13 @@ from numpyro_dp.scoring.located import Located, located
 from numpyro_dp.scoring.prior import prior_moments
 from numpyro_dp.scoring.released import ReleasedLikelihood
 from numpyro_dp.scoring.rounds import geometric_shares, histogram_share
-from numpyro_dp.scoring.statistic import BINS, coordinate_names, record_statistic, unravelled
+from numpyro_dp.scoring.statistic import (
+    BINS,
+    coordinate_names,
+    read_coordinates,
+    record_statistic,
+    unravelled,
+)
 from numpyro_dp.scoring.turns import BoundRelease, released_rounds
 
 # Folded into the caller's key for the outcomes that are drawn: public randomness.
@@ -275,5 +281,5 @@ def _facts(bound: BoundRelease, at: Located) -> RunFacts:
             "the model, its priors and every option",
             arguments=model.public_inputs,
         ),
-        notes=at.verdicts(coordinate_names(model)),
+        notes=at.verdicts(coordinate_names(model), read_coordinates(model)),
     )

@@ -27,7 +27,7 @@ from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.located import Located
-from numpyro_dp.scoring.statistic import coordinate_names, unravelled
+from numpyro_dp.scoring.statistic import coordinate_names, read_coordinates, unravelled
 
 _FACTOR, _AUXILIARY = "released_likelihood", "_released_latent"
 
@@ -128,14 +128,26 @@ def _log_likelihood(
 class Diagnostics(NamedTuple):
     """What the released numbers say of the release.
 
+    A verdict begins with its rank, the most harmful first, and ends with what to do: ``do not use``
+    where the draws are of no posterior, ``with care`` where intervals may not hold what they state,
+    ``wide`` where they hold it and tell little. docs/howto/is-it-worth-having.md has all of them.
+
     - **information**: of the whitened coordinates' directions, ascending, shape (dim,); about 1
-      where the posterior is all the records'.
+      where the posterior is all the records', about 0 of latents that no record's term reads.
     - **noise_sd**: privacy noise in them, shape (dim,).
-    - **resolved**: share of each coordinate's prior variance that the release takes away, by site.
-    - **dispersion**: how much more the records' scores vary than the information says.
-    - **misfit**: how much more than the model expects.
-    - **disagreement**: χ² of the rounds over its degrees of freedom; about 1.
-    - **travelled**: posterior sds between the last round and the posterior's mean.
+    - **resolved**: share of each coordinate's prior variance that the release takes away, by site;
+      below .2 an interval is the prior's. It goes by independent moments of the prior, so it is
+      about 0 for a latent that no record's term reads, such as the scale of groups, whatever the
+      records tell of that through other latents; no verdict is made of those.
+    - **dispersion**: how much more the records' scores vary than the information says; counted in
+      the intervals.
+    - **misfit**: how much more than the model expects; above 1.5, and by twice its noise, the model
+      does not fit. **misfit_sd**: its noise; above .5 beside a coordinate that is not resolved,
+      the truth may lie far out in the prior.
+    - **disagreement**: χ² of the rounds over its degrees of freedom; about 1, too much above 1.5
+      and what chance allows, and above 4 beyond repair.
+    - **travelled**: posterior sds between the last round and the posterior's mean; beyond three
+      times the root of the number of coordinates the release has not arrived.
     - **verdicts**: what that means, in sentences; empty where nothing is wrong.
     """
 
@@ -144,6 +156,7 @@ class Diagnostics(NamedTuple):
     resolved: dict[str, np.ndarray]
     dispersion: float
     misfit: float
+    misfit_sd: float
     disagreement: float
     travelled: float
     verdicts: tuple[str, ...]
@@ -234,9 +247,12 @@ class ReleasedLikelihood:
             resolved={name: np.asarray(x) for name, x in resolved.items()},
             dispersion=at.dispersion,
             misfit=at.misfit,
+            misfit_sd=at.misfit_sd,
             disagreement=at.disagreement,
             travelled=at.travelled,
-            verdicts=at.verdicts(coordinate_names(self.private_model)),
+            verdicts=at.verdicts(
+                coordinate_names(self.private_model), read_coordinates(self.private_model)
+            ),
         )
 
     def save(self, path: str | Path) -> None:

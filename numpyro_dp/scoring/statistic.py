@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.execution.keys import of_default_kind
 from numpyro_dp.mechanisms.centred import centre, centred_clip
+from numpyro_dp.model.data_free import read_latents
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -218,6 +219,12 @@ def coordinate_names(model: PrivateModel) -> list[str]:
         places = [",".join(map(str, at)) for at in np.ndindex(*shape)]
         names += [f"{site}[{at}]" if at else site for at in places]
     return names
+
+
+def read_coordinates(model: PrivateModel) -> list[bool]:
+    """Which numbers of that row a record's term reads; of the others it tells through these."""
+    latents, read = model.structure.latents, read_latents(model)
+    return [name in read for name in sorted(latents) for _ in np.ndindex(*latents[name].shape)]
 
 
 def packed(matrix: Float[Array, "dim dim"]) -> Float[Array, " packed"]:

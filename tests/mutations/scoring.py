@@ -1,6 +1,7 @@
 """Broken releases of a likelihood, beside those that stand in ``tests/scoring``."""
 
 from numpyro_dp.accounting.events import ComposedDpEvent
+from numpyro_dp.scoring import release, released
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from tests.mutations.registry import mutation
 
@@ -17,3 +18,14 @@ def adaptation_uncharged(patch):
     patch.setattr(
         AdaptationPlan, "event", property(lambda self: ComposedDpEvent(honest(self).events[:1]))
     )
+
+
+@mutation(
+    "A verdict names latents that no record's term reads.",
+    "scoring/test_release.py::test_what_records_tell_of_through_other_latents_is_not_called_untold",
+    "told of effect.*, mu, tau",
+)
+def hyperparameters_called_untold(patch):
+    for module in (release, released):
+        honest = module.read_coordinates
+        patch.setattr(module, "read_coordinates", lambda model, of=honest: [True] * len(of(model)))

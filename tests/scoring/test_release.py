@@ -16,7 +16,8 @@ from numpyro.infer.util import log_density
 import numpyro_dp as ndp
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.mechanisms import CHACHA20
-from numpyro_dp.scoring.statistic import RoundPosition
+from numpyro_dp.model.private_model import private_model
+from numpyro_dp.scoring.statistic import RoundPosition, coordinate_names, read_coordinates
 from numpyro_dp.scoring.turns import asked
 from tests.models import logistic
 
@@ -142,6 +143,43 @@ def test_a_hierarchy_is_released_centred_and_sampled_in_any_form():
     assert np.abs(z).max() < 5
     # The records say nothing of mu and tau themselves.
     assert abs(float(draws["w"].mean()) - 0.6) < 5 * float(draws["w"].std())
+
+
+def test_what_records_tell_of_through_other_latents_is_not_called_untold():
+    """Of mu and tau no record's term reads anything; of the last group there is no record."""
+    rng = np.random.default_rng(2)
+    group, x = rng.integers(0, 3, 4_000), rng.uniform(-1, 1, 4_000).astype(np.float32)
+    y = rng.poisson(np.exp(np.array([0.2, 0.8, -0.3])[group] + 0.6 * x)).astype(np.int32)
+    release = ndp.LikelihoodRelease(counts, privacy=ndp.Budget(2.0, 1e-5), secure=False)
+    found = release.run(jax.random.key(0), x, y, group.astype(np.int32), progress_bar=False)
+    assert dict(
+        zip(
+            coordinate_names(found.private_model),
+            read_coordinates(found.private_model),
+            strict=True,
+        )
+    ) == {f"effect[{k}]": True for k in range(4)} | {"mu": False, "tau": False, "w": True}
+    resolved = found.diagnostics.resolved
+    assert max(resolved["mu"], resolved["tau"], resolved["effect"][3]) < 0.2
+    (said,) = found.diagnostics.verdicts
+    assert said.startswith("wide: next to nothing was told of effect[3]: their intervals")
+    assert found.privacy.notes == (said,)
+
+
+def test_what_a_support_reads_is_read():
+    def bounded(y):
+        top = numpyro.sample("top", dist.HalfNormal(1))
+        numpyro.sample("unused", dist.Normal(0, 1))
+        mean = numpyro.sample("mean", dist.Uniform(0, top))
+        with numpyro.plate("people", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+
+    model = private_model(bounded, (np.zeros(20, np.float32),))
+    assert dict(zip(coordinate_names(model), read_coordinates(model), strict=True)) == {
+        "mean": True,
+        "top": True,
+        "unused": False,
+    }
 
 
 def test_every_round_is_one_gaussian_and_all_are_charged_before_a_record_is_read(y, monkeypatch):
@@ -425,8 +463,9 @@ def test_a_truth_that_no_round_found_is_named():
         y = (x @ np.r_[100, 0.5 * rng.normal(size=2)] + rng.normal(size=2_000)).astype(np.float32)
         released = release.run(jax.random.key(seed), x, y, progress_bar=False)
         assert abs(released.located.mean[1] - 100) > 50
-        assert released.diagnostics.verdicts
-        assert released.privacy.notes
+        # None of these is merely wide.
+        assert released.diagnostics.verdicts[0].startswith(("do not use: ", "with care: "))
+        assert released.privacy.notes == released.diagnostics.verdicts
 
 
 def of_logistic(rng, records):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numpyro_dp.scoring.adaptation import BEGINS
-from numpyro_dp.scoring.located import located
+from numpyro_dp.scoring.located import WITH_CARE, beginning, located
 from numpyro_dp.scoring.rounds import (
     PriorMoments,
     Round,
@@ -125,7 +125,7 @@ def test_a_step_is_one_unit_of_information_per_record_at_most(truth):
 def test_a_posterior_not_arrived_at_is_named(truth):
     information, mode = truth
     at = located(quadratic((information, mode + 50.0), 1.0), PRIOR, RECORDS)
-    assert any("not arrived" in said for said in at.verdicts("abcd"))
+    assert at.verdicts("abcd")[0].startswith("do not use: not arrived: the last step")
 
 
 def test_what_no_round_heard_of_is_named(truth):
@@ -134,14 +134,27 @@ def test_what_no_round_heard_of_is_named(truth):
     heard = np.diag([1.0, 1.0, 0.0, 1.0])
     at = located(quadratic((heard @ information @ heard, mode), 1.0), PRIOR, RECORDS)
     (said,) = at.untold(["a", "b", "rare", "d"])
-    assert said.startswith("next to nothing was told of rare: ")
+    assert said.startswith("wide: next to nothing was told of rare: their")
     assert said in at.verdicts(["a", "b", "rare", "d"])
     assert not located(quadratic((information, mode), 1.0), PRIOR, RECORDS).untold("abcd")
     many = at._replace(resolved=np.zeros(9))
-    assert "of a, b, c, d, e, f and 3 more: their" in many.untold("abcdefghi")[0]
+    (of_all,) = many.untold("abcdefghi")
+    assert "of a, b, c, d, e, f and 3 more: their" in of_all
+    # Few records speak of it, or nobody knows who does.
+    assert of_all.startswith("wide: ")
+    deaf = at._replace(misfit_sd=0.8)
+    (said,) = deaf.untold(["a", "b", "rare", "d"])
+    assert said.startswith("do not use: next to nothing was told of rare")
+    assert deaf._replace(resolved=np.ones(4)).untold("abcd") == ()
+    # What no record's term reads is told of through other latents.
+    (of_read,) = many.untold("abcdefghi", read=[k in (2, 7) for k in range(9)])
+    assert "told of c, h: their" in of_read
+    assert not at.untold(["a", "b", "rare", "d"], read=[True, True, False, True])
     # Steps after adaptation hear the records too.
-    assert "3 more: what follows begins there" in many.untold("abcdefghi", BEGINS)[0]
-    assert "interval" not in many.untold("abcdefghi", BEGINS)[0]
+    (begun,) = many.untold("abcdefghi", rank=WITH_CARE, thus=BEGINS)
+    assert begun.startswith("with care: ")
+    assert "3 more: what follows begins there" in begun
+    assert "interval" not in begun
 
 
 def test_what_one_round_says_alone_and_what_was_a_guess_is_named(truth):
@@ -155,6 +168,53 @@ def test_what_one_round_says_alone_and_what_was_a_guess_is_named(truth):
     assert any("hardly told from noise" in each for each in said)
     little = alone._replace(resolved=np.full(4, 0.5), checked=True)
     assert any("at most 50% of the prior" in each for each in little.untold("abcd"))
+    assert "at most 0% of the prior" in little.untold("abcd", read=[False] * 4)[0]
+
+
+def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(truth):
+    at = located(quadratic(truth, 1.0), PRIOR, RECORDS)
+    assert at.verdicts("abcd") == ()
+    all_but_travel = at._replace(
+        disagreement=2.5,
+        misfit=3.0,
+        misfit_sd=0.1,
+        unresolved=True,
+        clear=False,
+        checked=False,
+        resolved=np.array([0.1, 0.9, 0.9, 0.9]),
+    )
+    said = all_but_travel.verdicts("abcd")
+    ranks = [each.split(":")[0] for each in said]
+    assert ranks == ["with care"] * 5 + ["wide"]
+    for each in (*said, *all_but_travel._replace(travelled=99.0).verdicts("abcd")):
+        # One sentence at least tells the reader what to do.
+        assert any(what in each for what in ("Give ", "give ", "Take ", "widen "))
+    # Rounds that tear apart: no widening mends that. One that has not arrived says so instead.
+    torn = at._replace(disagreement=15.0, unresolved=True).verdicts("abcd")
+    assert torn[0].startswith("do not use: the rounds disagree (15.0 times")
+    assert torn[1].startswith("with care: the shape of the information was lost in its noise: ")
+    assert "Centre and scale the inputs by public constants" in torn[1]
+    gone = at._replace(disagreement=15.0, travelled=99.0).verdicts("abcd")
+    assert [each.split(":")[1] for each in gone] == [" not arrived"]
+    assert "several modes" in torn[0]
+    assert "use DPSGLD" in torn[0]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "short"),
+    [
+        ("do not use: not arrived: the last", "do not use: not arrived"),
+        (
+            "wide: next to nothing was told of w[3], b: their",
+            "wide: next to nothing was told of w[3]",
+        ),
+        ("with care: the rounds disagree (2.1 times", "with care: the rounds disagree"),
+        ("2.5 times too wide (temperature 3)", "2.5 times too wide"),
+        ("wide", "wide"),
+    ],
+)
+def test_a_verdict_in_brief(verdict, short):
+    assert beginning(verdict) == short
 
 
 def test_clips_are_as_loose_as_their_noise_allows(truth):

@@ -18,7 +18,7 @@ _NAME = 15
 _NOTES = 4
 _FACT = 3
 _BEGINNING = 2
-_CUT = " … .full()"
+_FULL = ".full()"
 _POINTER = (
     "more",
     ".full() has every line; python -m numpyro_dp words (docs/explanation/ten-words.md)",
@@ -35,6 +35,19 @@ def text(report: Statement) -> str:
         for number, line in enumerate(fact)
     ]
     return "\n".join(lines)
+
+
+def notes_alone(notes: Sequence[str], lines: int, where: str) -> str:
+    """Return notes in so many lines, each of which is begun.
+
+    :param where: what shows the rest.
+    """
+    rows = _shortened(notes, lines, where)
+    return "\n".join(
+        f"{name if number == 0 else '':<6}{line}"
+        for name, note in rows
+        for number, line in enumerate(note)
+    )
 
 
 def html(report: Statement) -> str:
@@ -96,8 +109,8 @@ def _facts(report: Statement) -> list[tuple[str, str]]:
     ]
 
 
-def _shortened(notes: Sequence[str], room: int) -> Iterator[_Row]:
-    """The notes in ``room`` lines; what of them is missing is said."""
+def _shortened(notes: Sequence[str], room: int, where: str = _FULL) -> Iterator[_Row]:
+    """The notes in ``room`` lines; what of them is missing is said, and ``where`` it stands."""
     rows = [_row("note", note) for note in notes]
     most = max([len(lines) for _, lines in rows], default=0)
     # Every note begins, before one of them is told to its end.
@@ -107,21 +120,22 @@ def _shortened(notes: Sequence[str], room: int) -> Iterator[_Row]:
         later = len(rows) - number - 1
         left = room - bool(later)
         if left <= 0:
-            yield "", [f"… {later + 1} more notes: .full()"]
+            yield "", [f"… {later + 1} more notes: {where}"]
             return
-        shown = _cut(row, min(most, left))
+        shown = _cut(row, min(most, left), where)
         room -= _height([shown])
         yield shown
 
 
-def _cut(row: _Row, most: int) -> _Row:
+def _cut(row: _Row, most: int, where: str = _FULL) -> _Row:
     name, lines = row
     if len(lines) <= most:
         return row
-    room, last = WIDTH - _NAME - len(_CUT), lines[most - 1]
+    cut = f" … {where}"
+    room, last = WIDTH - _NAME - len(cut), lines[most - 1]
     # One word without an end cannot be shortened by words.
     kept = shorten(last, room, placeholder="", break_on_hyphens=False) or last[:room]
-    return name, [*lines[: most - 1], kept + _CUT]
+    return name, [*lines[: most - 1], kept + cut]
 
 
 def _row(name: str, fact: str) -> _Row:

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 
 from numpyro_dp.diagnostics.inference_data import assembled, dataset_of
 from numpyro_dp.diagnostics.plots import axes_or_new
+from numpyro_dp.scoring.located import beginning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
 # Draws that a rank is taken among: spread over the chain, so that they are nearly independent.
 _RANKED = 99
 _BINS = 10
-# What of a verdict differs from data set to data set.
-_REST, _NUMBER = re.compile(r"[:(,]"), re.compile(r"\d+(\.\d+)?")
+# What of a verdict's beginning differs from data set to data set.
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 _CENTRAL = np.linspace(0, 1, 101)
+# What a table's widths and errors are, without a reference and with one.
+_RELATIVE = {
+    False: "width: median, in the site's own units; error: root mean square of means about truths, "
+    "likewise",
+    True: "width: median, as a multiple of {0}'s; error: root mean square about the truths, "
+    "likewise",
+}
 
 Table = Float[np.ndarray, "datasets coordinates"]
 
@@ -147,7 +155,7 @@ class CoverageResult:
     def verdicts(self) -> dict[str, int]:
         """On how many data sets the method said what against itself, the most frequent first."""
         said = (
-            {_NUMBER.sub("…", _REST.split(each)[0]).strip() for each in of_set}
+            {_NUMBER.sub("…", beginning(each)) for each in of_set}
             for of_set in self.fitted.verdicts
         )
         return dict(Counter(each for of_set in said for each in of_set).most_common())
@@ -219,6 +227,7 @@ class CoverageResult:
             row = f"  {name:{named}}  {_with_error(*site[:2]):13}"
             row += f"  {_with_error(*site[2:4]):13}" if compared else ""
             lines.append(f"{row}  {site.width:8.3g}  {site.rmse:8.3g}")
+        lines.append(f"  {_RELATIVE[compared].format(self.reference_name)}")
         if self.num_failed:
             lines.append(f"  not finite, counted as missed: {self.num_failed} data sets")
         if self.verdicts:

@@ -27,6 +27,7 @@ from numpyro_dp.execution.facts import sum_facts
 from numpyro_dp.mcmc.adaptation import require_plain
 from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.scoring.located import RANKS, beginning
 
 # What counts as no more than asked for, although it was computed in floating point.
 _ROUNDING = 1 + 1e-9
@@ -74,7 +75,9 @@ def in_one_line(notes: Sequence[str], signs: Sequence[str]) -> str:
     if not notes:
         return ""
     count = f"{len(notes)} note{'' if len(notes) == 1 else 's'}: see .privacy"
-    return f"{count} (these draws {'; '.join(signs)})" if signs else count
+    ranked = (beginning(note) for note in notes if note.startswith(RANKS))
+    said = "; ".join([f"these draws {'; '.join(signs)}"] * bool(signs) + [*ranked])
+    return f"{count} ({said})" if said else count
 
 
 StepSize = float | Callable[[Any], Any]

@@ -74,6 +74,18 @@ def test_what_does_not_fit_is_counted():
     assert all(note in report.full() for note in report.notes)
 
 
+def test_notes_alone_take_as_many_lines_as_they_are_given():
+    notes = ("the worst of all", "much " * 100, *(f"note number {k}" for k in range(30)))
+    lines = short.notes_alone(notes, 8, "print(x)").splitlines()
+    assert len(lines) == 8
+    assert max(map(len, lines)) <= short.WIDTH
+    assert lines[0] == "note  the worst of all"
+    assert lines[2].endswith("much … print(x)")
+    shown = sum(line.startswith("note") for line in lines)
+    assert lines[-1] == f"      … {32 - shown} more notes: print(x)"
+    assert short.notes_alone(notes[:1], 8, "print(x)") == "note  the worst of all"
+
+
 def test_a_long_note_does_not_hide_the_next():
     report = build(notes=("much " * 400, "the second"))
     assert " … .full()" in str(report)

@@ -23,7 +23,10 @@ def made(rng, truths, narrow=1.0, verdicts=()):
 def found():
     rng = np.random.default_rng(0)
     truths = rng.normal(size=(DATASETS, 3))
-    verdicts = [("not arrived: 3.1 sds",), ("not arrived: 4.0 sds", "2.5 times too wide")]
+    verdicts = [
+        ("do not use: not arrived: 3.1 sds",),
+        ("do not use: not arrived: 4.0 sds", "2.5 times too wide"),
+    ]
     halved, exact = made(rng, truths, 0.5, verdicts), made(rng, truths)
     return CoverageResult("Halved", 0.95, 1_000, SHAPES, truths, halved, "Exact", exact)
 
@@ -41,14 +44,15 @@ def test_short_intervals_are_caught_and_right_ones_are_not(found):
 
 
 def test_verdicts_are_counted_without_their_numbers(found):
-    assert found.verdicts == {"not arrived": 2, "… times too wide": 1}
+    assert found.verdicts == {"do not use: not arrived": 2, "… times too wide": 1}
 
 
 def test_the_table_says_it(found):
     text = str(found)
     assert text.startswith("Halved: 95% intervals held 0.6")
     assert "(400 data sets of 1000 records)" in text
-    assert "not arrived (2); … times too wide (1)" in text
+    assert "do not use: not arrived (2); … times too wide (1)" in text
+    assert "width: median, as a multiple of Exact's; error: root mean square" in text
     assert "not finite" not in text
 
 
@@ -70,6 +74,7 @@ def test_without_a_reference_widths_are_the_parameters_own(found):
     assert alone.pooled.width == pytest.approx(1.96)
     assert np.isnan(alone.pooled.difference)
     assert "on the same" not in str(alone)
+    assert "width: median, in the site's own units" in str(alone)
 
 
 def test_draws_of_another_shape_are_refused():

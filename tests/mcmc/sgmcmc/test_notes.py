@@ -1,5 +1,6 @@
 """What there is to act on comes first, and no table of draws is shown without its sign."""
 
+import copy
 import json
 
 import jax
@@ -59,16 +60,34 @@ def test_a_table_of_draws_has_its_sign(hot, capsys):
     hot.print_summary()
     shown = capsys.readouterr().out
     line = shown.splitlines()[0]
+    # The end of the run has shown them whole.
     assert line.startswith("3 notes: see .privacy (these draws are 10 times too wide (temperature")
     assert "too few to show a posterior)" in line
     assert shown.index("3 notes") < shown.index("mean")
     assert shown.strip().splitlines()[-1].startswith("ε=")
+    # Where nobody has seen them, the table has them before it.
+    unseen = copy.copy(hot)
+    unseen._described = hot._described._replace(shown=False)
+    unseen.print_summary()
+    shown = capsys.readouterr().out
+    assert shown.startswith("note  The privacy noise exceeds")
+    assert shown.index("relaxation times") < shown.index("mean")
+    assert "see .privacy" not in shown
 
 
 def test_the_end_of_a_run_says_that_there_are_notes(capsys):
     mcmc = ndp.MCMC(kernel(), num_warmup=0, num_samples=20, progress_bar=False)
     mcmc.run(jax.random.key(0), X)
-    assert capsys.readouterr().err.startswith("2 notes: see .privacy (these draws")
+    told = capsys.readouterr()
+    notes, lines = mcmc.privacy.notes, told.err.strip().splitlines()
+    assert told.out == ""
+    assert [line[:6] for line in lines if line[0] != " "] == ["note  "] * len(notes)
+    # Each begins; they take a part of the screen, and what is cut is said.
+    for note in notes:
+        assert f"note  {note[:40]}" in told.err
+    assert len(lines) <= 8
+    assert max(map(len, lines)) <= 100
+    assert "… print(mcmc.privacy)" in told.err
     # Nothing to act on, nothing said: long enough and cool.
     calm = kernel(noise_multiplier=0.5, step_size=0.5)
     quiet = ndp.MCMC(calm, num_warmup=0, num_samples=5, progress_bar=False)
@@ -162,6 +181,10 @@ def test_one_line():
     assert in_one_line((), ()) == ""
     assert in_one_line(("a",), ()) == "1 note: see .privacy"
     assert in_one_line(("a", "b"), ("x", "y")) == "2 notes: see .privacy (these draws x; y)"
+    ranked = ("wide: little was told: at most 3%", "b")
+    assert in_one_line(ranked, ()) == "2 notes: see .privacy (wide: little was told)"
+    both = "2 notes: see .privacy (these draws x; wide: little was told)"
+    assert in_one_line(ranked, ("x",)) == both
 
 
 def test_an_unbounded_ledger_is_quoted_at_the_delta_of_the_run():
