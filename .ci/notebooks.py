@@ -56,7 +56,8 @@ def from_page(name: str) -> nbformat.NotebookNode:
             made = nbformat.v4.new_markdown_cell(PAGE_LINK.sub(linked, cell.source))
         else:
             made = nbformat.v4.new_code_cell(cell.source)
-        cells.append(made | {"id": f"cell-{number}"})
+        made["id"] = f"cell-{number}"
+        cells.append(made)
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
