@@ -34,6 +34,7 @@ NAMES = (
 # What Sphinx shows and Jupyter does not: directives, roles, and links without a text.
 SPHINX_ONLY = re.compile(r"^(?:```|:::+)\{(?!code-cell)\S*|\{[a-z:]+\}`|\[\]\(", re.MULTILINE)
 PAGE_LINK = re.compile(r"\]\(([\w./-]+)\.md(#[\w-]*)?\)")
+TEMPORARY = re.compile(r"/tmp/\w+/")
 MOST_BYTES = 500_000
 
 
@@ -76,6 +77,9 @@ def executed(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         if cell.cell_type == "code":
             # Progress bars and warnings of libraries, which name files of this machine.
             cell.outputs = [each for each in cell.outputs if each.get("name") != "stderr"]
+            for each in cell.outputs:
+                if "text" in each:
+                    each["text"] = TEMPORARY.sub("", each["text"])
     return notebook
 
 
