@@ -119,15 +119,23 @@ def alike_components(model: PrivateModel, z: Mapping[str, Any]) -> str | None:
     :param z: the unconstrained latents.
     """
     values = model.constrain(dict(z))
-    rows = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in model.layout.structs(1)]
-    sites = record_sites(model.function, model, values, rows, random.key(0))
-    for name, site in sites.items():
-        law = peeled(site["fn"]).fn
-        if site["is_observed"] and isinstance(law, _MIXTURES):
-            # Log densities of the mixture's own draws under each component, at the last axis.
-            draws = law.sample(random.key(1), (200,))
-            weights = jax.nn.log_softmax(law.mixing_distribution.logits)
-            each = np.asarray(law.component_log_probs(draws) - weights, float)
-            if np.abs(each - each[..., :1]).mean(0).max() < _ALIKE:
-                return name
+    # A record of zeros alone may be one of which nothing was observed: a mask is a column too.
+    zeros, ones = (
+        [jnp.full(leaf.shape, filling, leaf.dtype) for leaf in model.layout.structs(1)]
+        for filling in (0, 1)
+    )
+    among_ones = record_sites(model.function, model, values, ones, random.key(0))
+    for name, site in record_sites(model.function, model, values, zeros, random.key(0)).items():
+        laws = [peeled(each["fn"]).fn for each in (site, among_ones[name])]
+        mixed = site["is_observed"] and isinstance(laws[0], _MIXTURES)
+        if mixed and max(map(_apart, laws)) < _ALIKE:
+            return name
     return None
+
+
+def _apart(law: Any) -> float:
+    """Nats between components of a mixture, at its own draws."""
+    draws = law.sample(random.key(1), (200,))
+    weights = jax.nn.log_softmax(law.mixing_distribution.logits)
+    each = np.asarray(law.component_log_probs(draws) - weights, float)
+    return float(np.abs(each - each[..., :1]).mean(0).max())

@@ -25,6 +25,9 @@ Trace = Mapping[str, dict[str, Any]]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _LAYERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)
 
+# Ends the name of a term of the guide, to which the model has one of the same name.
+OF_THE_GUIDE = " (of the guide)"
+
 
 def in_plate(site: Mapping[str, Any], plate: str) -> bool:
     """Say whether a site lies inside the named plate."""
@@ -255,7 +258,7 @@ class GuidedRowRun(NamedTuple):
     def terms(self, *given: Any) -> dict[str, jax.Array]:
         """Log probability of each site of the rows under model and guide, as (rows, entries)."""
         model, guide = (_terms(trace, self.plate, given[-1]) for trace in self._traces(*given))
-        return {**model, **{f"{name} (of the guide)": guide[name] for name in guide}}
+        return {**model, **{f"{name}{OF_THE_GUIDE}": guide[name] for name in guide}}
 
     def outcomes(
         self, values: Mapping[str, Any], arguments: Any, key: jax.Array, rows: int

@@ -94,6 +94,14 @@ def mixture(centres):
     return model
 
 
+def effect_of_a_record_integrated_out(x, group, y):
+    """Of a record whose columns are zero nothing was observed."""
+    at = (x @ normal("w", D))[..., None] + scale("spread") * jnp.array([-1.7, 0.0, 1.7])
+    parts = dist.Bernoulli(logits=at[..., None]).mask((group > 0)[..., None, None]).to_event(1)
+    law = dist.MixtureSameFamily(dist.Categorical(probs=jnp.array([1, 4, 1]) / 6), parts)
+    observed(law, y[..., None])
+
+
 def kernel(model, accountant=None):
     return ndp.DPNUTS(model, privacy=ndp.Budget(1.0, 1e-5), accountant=accountant)
 
@@ -134,6 +142,7 @@ def test_refused_before_anything_is_charged_with_the_change_that_mends_it(model,
         pytest.param(one_intercept_too_many, SIDE, marks=pytest.mark.slow),
         pytest.param(counts_of_groups, COUNT, marks=pytest.mark.slow),
         (mixture([-1.0, 1.0]), REAL),
+        (effect_of_a_record_integrated_out, SIDE),
     ],
 )
 def test_what_records_tell_apart_is_taken(model, outcome):

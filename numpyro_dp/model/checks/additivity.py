@@ -21,7 +21,7 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.jaxprs import Pruned, primitives, prune, trace_program
 from numpyro_dp.model.messages import explained
 from numpyro_dp.model.names import quoted
-from numpyro_dp.model.plates import GuidedRowRun, RowRun
+from numpyro_dp.model.plates import OF_THE_GUIDE, GuidedRowRun, RowRun
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import key_struct
 
@@ -267,18 +267,23 @@ def _require_the_same_alone(program: _Program, met: list[_Met]) -> None:
     tolerance = _CPU_TOLERANCE if jax.default_backend() == "cpu" else _TOLERANCE
     slopes = np.stack([each.together[..., _SLOPES] for each in met])
     rounding = _ROUNDING * np.max(slopes, where=np.isfinite(slopes), initial=0.1)
-    for each in met:
+    # A guide's density at its own draw: slopes along the draw cancel down to rounding, and so does
+    # the draw less its mean wherever it is far out. Values at ordinary positions tell enough.
+    drawn = np.array([site.endswith(OF_THE_GUIDE) for site in program.sites])
+    rounding = np.where(drawn, np.inf, rounding)[:, None]
+    apart = [_differs(each.together, each.alone, tolerance, rounding).any(axis=1) for each in met]
+    mostly = np.mean(apart, axis=0) > 0.5
+    for each, differs in zip(met, apart & (mostly | ~drawn), strict=True):
         lost = (each.together[..., _FINITE] > each.alone[..., _FINITE]).any(axis=1)
         if lost.any():
             _refuse(program.sites[int(lost.argmax())], _ALONE)
-        differs = _differs(each.together, each.alone, tolerance, rounding).any(axis=1)
         if differs.any():
             rolled = np.roll(program.together(each.at.rolled()), 1, axis=1)
             by_number = _differs(each.together, rolled, tolerance, rounding).any()
             _refuse(program.sites[int(differs.argmax())], _ROW if by_number else _NUMBER)
 
 
-def _differs(a: np.ndarray, b: np.ndarray, tolerance: float, rounding: float) -> np.ndarray:
+def _differs(a: np.ndarray, b: np.ndarray, tolerance: float, rounding: Any) -> np.ndarray:
     """Which rows of which sites have a term or slope apart by more than the tolerance."""
     comparable = a[..., _FINITE] == b[..., _FINITE]
     slopes = a[..., _SLOPES]

@@ -246,6 +246,49 @@ def test_batch_statistics_are_refused_where_no_wall_is_built(model, guide):
         by_parts(model, guide, (jnp.arange(12.0),))
 
 
+@pytest.mark.parametrize("scale", [jax.nn.softplus, jnp.exp, lambda s: 0 * s + 0.3])
+def test_a_network_that_makes_latents_of_records_is_accepted(scale):
+    """Its density at its own draw is mostly rounding wherever positions are wide."""
+
+    def model(x):
+        loadings = numpyro.sample("loadings", dist.Normal(0, 1).expand([2, 6]).to_event(2))
+        with numpyro.plate("people", x.shape[0]):
+            z = numpyro.sample("z", dist.Normal(0, 1).expand([2]).to_event(1))
+            numpyro.sample("x", dist.Bernoulli(logits=z @ loadings).to_event(1), obs=x)
+
+    def encoder(x):
+        at = numpyro.param("at", jnp.full((2, 6), 0.1))
+        numpyro.sample("loadings", dist.Delta(at, event_dim=2))
+        inner = numpyro.param("inner", jnp.full((6, 8), 0.1))
+        outer = numpyro.param("outer", jnp.full((8, 4), 0.1))
+        with numpyro.plate("people", x.shape[0]):
+            out = jnp.tanh(x @ inner) @ outer
+            z = dist.Normal(out[..., :2], scale(out[..., 2:])).to_event(1)
+            numpyro.sample("z", z)
+
+    by_parts(model, encoder, (jnp.zeros((12, 6)),))
+
+
+def placed_by_the_number(y):
+    numpyro.sample("mu", dist.Normal(numpyro.param("m", 0.1), 0.2))
+    slope = numpyro.param("slope", 0.7)
+    with numpyro.plate("people", y.shape[0]):
+        numpyro.sample("own", dist.Normal(slope * y / len(y), 0.3))
+
+
+def spread_by_the_number(y):
+    numpyro.sample("mu", dist.Normal(numpyro.param("m", 0.1), 0.2))
+    slope = numpyro.param("slope", 0.7)
+    with numpyro.plate("people", y.shape[0]):
+        numpyro.sample("own", dist.Normal(slope * y, 1 / len(y)))
+
+
+@pytest.mark.parametrize("guide", [placed_by_the_number, spread_by_the_number])
+def test_latents_of_records_that_hang_on_the_number_of_records_are_refused(guide):
+    with pytest.raises(ndp.UnsupportedModelError, match="depends on the number of records"):
+        by_parts(noisy_mean, guide, (jnp.arange(12.0),))
+
+
 def test_a_start_computed_from_records_is_computed_from_synthetic_ones():
     _, params = by_parts(noisy_mean, starts_from_data, (jnp.full(12, 77.0),))
     assert params["m"] == 0.5
