@@ -17,6 +17,7 @@ from jaxtyping import ArrayLike
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.estimators import EstimatorResult
 from numpyro_dp.mcmc import MCMC
+from numpyro_dp.mcmc.sgmcmc.integrator import in_one_line
 from numpyro_dp.scoring.released import ReleasedLikelihood
 from numpyro_dp.svi import CentredInputs, DPSVIRunResult
 
@@ -230,15 +231,16 @@ def _of_result(
             "warmup_posterior, prior and predictions are for MCMC: leave them out for an estimate, "
             "a released likelihood or a variational posterior"
         )
-    note = {}
+    said = in_one_line(result.privacy.notes, ())
     if isinstance(result, DPSVIRunResult):
         made = {"guide": result.guide_name}
     elif isinstance(result, ReleasedLikelihood):
-        made, note = {"guide": "normal approximation"}, {"dp_notes": _APPROXIMATE}
+        made = {"guide": "normal approximation"}
+        said = "; ".join(filter(None, [said, _APPROXIMATE]))
     else:
         made = {"estimator": result.privacy.events[-1][0]}
     groups = {"posterior": result.get_samples(group_by_chain=True)}
-    return groups, {**_attributes(result.privacy, made, 0), **note}
+    return groups, {**_attributes(result.privacy, made, 0), "dp_notes": said}
 
 
 def _by_leaf(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from numpyro_dp.accounting import (
 )
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.accounting.spending import printable
 from numpyro_dp.errors import redacted
 from numpyro_dp.execution.arguments import given_noise
 from numpyro_dp.execution.calibration import planned_sum
@@ -229,7 +230,7 @@ class Account:
         if self.mapped:
             facts = replace(facts, notes=(*facts.notes, _MAPPED))
         if not is_first():
-            facts = replace(facts, notes=(*facts.notes, _NOT_FIRST))
+            facts = replace(facts, notes=(_NOT_FIRST, *facts.notes))
         return PrivacyReport.build(
             facts,
             entries=[(charge.label or self.owner, charge.event) for charge in self.charges],
@@ -249,7 +250,8 @@ class Account:
         """One line: what the object's runs spent, and what a budget leaves."""
         spent = (
             f"ε={rounded_up(report.epsilon)} at δ={report.delta:.3g} spent by this object's runs "
-            f"({report.relation}, unit: {report.unit}{provided(report.conditions)})"
+            f"({report.relation}, unit: {printable(report.unit)}{provided(report.conditions)}"
+            f"{''.join(f'; not part of it: {each}' for each in report.given)})"
         )
         accountant = self.accountant
         if accountant.budget is None or not is_first():

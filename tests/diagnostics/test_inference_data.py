@@ -1,6 +1,7 @@
 """Released draws in ArviZ: coordinates everywhere, the statement in the attributes."""
 
 import json
+from dataclasses import replace
 
 import arviz as az
 import jax
@@ -193,6 +194,10 @@ def test_a_released_likelihood_gives_draws_of_its_normal_approximation():
     assert (posterior["scale"] > 0).all()
     assert posterior.attrs["dp_epsilon"] == released.privacy.epsilon
     assert "normal approximation" in posterior.attrs["dp_notes"]
+    bad = replace(released.privacy, notes=("do not use: nothing arrived. Give more",))
+    told = ndp.from_numpyro(replace(released, privacy=bad))["posterior"].attrs["dp_notes"]
+    assert "do not use" in told
+    assert "normal approximation" in told
     # The guide's own draws, of other keys: means of 1,000 differ by an eighth of an sd or less.
     own = Predictive(released.guide, params={}, num_samples=1_000)(jax.random.key(1))
     for name in ("mu", "scale"):

@@ -19,6 +19,7 @@ from numpyro_dp.accounting.events.fields import number
 from numpyro_dp.accounting.events.sampling import TotalVariation
 
 _SHOWN = 4
+_WITHOUT = "a release without privacy"
 
 
 def describe(event: DpEvent) -> str:
@@ -63,11 +64,12 @@ def _grouped(events: Sequence[DpEvent]) -> list[str]:
         parts.append(f"{counts.total()} × Gaussian, noise {noise}")
     if distances:
         parts.append(f"total variation {number(sum(distances))}")
-    return [*parts, *others]
+    # A release without privacy is never among those that are only counted.
+    return [*parts, *sorted(others, key=lambda part: _WITHOUT not in part)]
 
 
 register(NoOpDpEvent, lambda event: "nothing")
-register(NonPrivateDpEvent, lambda event: "a release without privacy")
+register(NonPrivateDpEvent, lambda event: _WITHOUT)
 register(GaussianDpEvent, lambda e: f"Gaussian, noise multiplier {number(e.noise_multiplier)}")
 register(ZCDpEvent, lambda e: f"{number(e.rho)}-zCDP")
 register(

@@ -41,7 +41,8 @@ class PrivacyReport(Statement):
       what the guarantee depends on: one sentence a condition, none where it depends on nothing.
     - **curve**: pairs (δ, ε) from 1e-4 to 1e-9.
     - **notes**: what speaks against the draws, the most harmful first.
-    - **released**, **assumed_public**, **not_covered**: sentences.
+    - **released**, **assumed_public**, **given**, **not_covered**: sentences; ``given`` are of what
+      the caller supplied that no charge covers.
     - **advantage**, **tpr_at_fpr**, **attacker_certainty**: bounds, in [0, 1], on any attack.
     - **steps**, **warmup_steps**, **num_chains**: private steps of all chains, of warm-up, chains.
     - **ledger_epsilon**, **ledger_budget**, **ledger_left**: of the whole ledger, ``None`` where
@@ -109,6 +110,7 @@ class PrivacyReport(Statement):
             num_chains=num_chains,
             overflow_delta=overflow_delta,
             assumed_public=(*facts.assumed_public, *given),
+            given=tuple(given),
             not_covered=_NOT_COVERED,
             conditions=tuple(conditions),
             tuning=render.tuning(earlier),

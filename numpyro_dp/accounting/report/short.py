@@ -90,6 +90,8 @@ def _guarantee(report: Statement) -> list[tuple[str, str]]:
         ),
         ("relation", report.relation_text),
     ]
+    if report.given:
+        lines.append(("not in this ε", "; ".join(report.given)))
     if several > 1:
         lines.append(("charges", f"ε is of {several} charges {render.LISTED}"))
     return lines

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 from numpyro_dp.accounting import rounded_down
 from numpyro_dp.accounting.events import DpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.accounting.spending import printable
 from numpyro_dp.execution.facts import sum_facts
 from numpyro_dp.mcmc.adaptation import require_plain
 from numpyro_dp.mcmc.kernel import BoundKernel
@@ -77,7 +78,7 @@ def in_one_line(notes: Sequence[str], signs: Sequence[str]) -> str:
     count = f"{len(notes)} note{'' if len(notes) == 1 else 's'}: see .privacy"
     ranked = (beginning(note) for note in notes if note.startswith(RANKS))
     said = "; ".join([f"these draws {'; '.join(signs)}"] * bool(signs) + [*ranked])
-    return f"{count} ({said})" if said else count
+    return printable(f"{count} ({said})") if said else count
 
 
 StepSize = float | Callable[[Any], Any]

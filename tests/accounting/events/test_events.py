@@ -166,3 +166,10 @@ def test_an_event_must_say_what_happened():
         @registered
         class Silent(events.DpEvent):
             scale: float = positive()
+
+
+def test_a_release_without_privacy_is_named_however_many_parts_a_charge_has():
+    parts = [dp_accounting.LaplaceDpEvent(k + 2.0) for k in range(9)]
+    said = describe(ComposedDpEvent([*parts, NonPrivateDpEvent(), GaussianDpEvent(2.0)]))
+    assert "a release without privacy" in said
+    assert "more" in said

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from numpyro_dp.accounting import Accountant, Budget
+from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.accounting.events import NonPrivateDpEvent
 from numpyro_dp.accounting.report import render, short
 from tests.accounting.report.test_report import EVENT, build
@@ -30,14 +30,18 @@ def printed(text):
     report=st.sampled_from([PLAIN, TWICE, OPEN]),
     notes=st.lists(WORDS, max_size=30),
     conditions=st.lists(WORDS, max_size=4),
+    outside=st.lists(WORDS, max_size=2),
     unit=WORDS,
     other=WORDS,
 )
-def test_one_screen_that_never_cuts_what_epsilon_hangs_on(report, notes, conditions, unit, other):
+def test_one_screen_that_never_cuts_what_epsilon_hangs_on(
+    report, notes, conditions, outside, unit, other
+):
     report = replace(
         report,
         notes=tuple(notes),
         conditions=tuple(conditions),
+        given=tuple(outside),
         unit=unit,
         mechanism=other,
         released=(other,) * 3,
@@ -53,8 +57,9 @@ def test_one_screen_that_never_cuts_what_epsilon_hangs_on(report, notes, conditi
     assert packed(render.pair(report)) in whole
     assert packed(report.relation_text) in whole
     assert printed(unit) in whole
-    for condition in conditions:
-        assert printed(condition) in whole
+    for said in (*conditions, *outside):
+        assert printed(said) in whole
+    assert ("notinthisε" in whole) >= bool(outside)
     assert ("PROVIDEDTHAT" in whole) == bool(conditions)
     assert lines[0].startswith("note" if notes else "privacy")
     assert lines[-1].startswith("more           .full()")
@@ -102,6 +107,13 @@ def test_nobody_steers_the_screen():
     report = build(notes=("\x1b[2J\x1b[H gone",), unit="a\nprivacy        ε = 0 at δ = 0")
     assert "\x1b" not in str(report)
     assert sum(line.startswith("privacy") for line in str(report).splitlines()) == 1
+
+
+def test_what_the_caller_supplied_is_outside_however_much_is_public():
+    report = build(given=("the positions given",), notes=("much " * 90,) * 9)
+    assert "not in this ε  the positions given" in str(report)
+    assert "the positions given" in " ".join(report.full().split())
+    assert report.given == PrivacyReport.from_dict(report.to_dict()).given
 
 
 def test_the_notebook_form_folds_the_rest_away():
