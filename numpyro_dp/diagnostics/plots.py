@@ -182,7 +182,8 @@ def axes_or_new(ax: Axes | None, figsize: tuple[float, float] | None = None) -> 
         raise ImportError(
             "plots need matplotlib: install it with pip install 'matplotlib>=3.8'"
         ) from error
-    return pyplot.subplots(figsize=figsize)[1]
+    # Legends beside the axes stay in the picture, however it is saved.
+    return pyplot.subplots(figsize=figsize, layout="constrained")[1]
 
 
 _Charges = list[tuple[str, DpEvent]]

@@ -35,10 +35,9 @@ _NONE, _SOME = 1e-5, 1e-3
 _ALIKE = 0.2
 
 
-def require_one_gaussian(model: PrivateModel, z: Mapping[str, Any], sd: np.ndarray) -> None:
+def require_one_gaussian(model: PrivateModel, sd: np.ndarray) -> None:
     """Refuse, before it is paid for, what one Gaussian likelihood was measured to get wrong.
 
-    :param z: where the prior's middle is, unconstrained.
     :param sd: prior spread of the unconstrained latents in a row, shape (dim,).
     :raises UnsupportedModelError: with cause and remedy.
     """
@@ -53,12 +52,21 @@ def require_one_gaussian(model: PrivateModel, z: Mapping[str, Any], sd: np.ndarr
             'config={"a": LocScaleReparam(0)})`: it is released as written and sampled as wrapped. '
             "Or use `DPSVI`"
         )
+
+
+def require_components_apart(model: PrivateModel, z: Mapping[str, Any]) -> None:
+    """Refuse a mixture whose components no score tells apart where the rounds begin.
+
+    :param z: where the prior's middle is, unconstrained.
+    :raises UnsupportedModelError: with cause and remedy.
+    """
     site = alike_components(model, z)
     if site is not None:
         raise UnsupportedModelError(
             f"the components of mixture `{site}` begin alike, since their priors have one centre: "
             "no score tells one from the other. Give each a prior centre of its own, as in "
-            "`dist.Normal(jnp.array([-1.0, 1.0]), 1.0)`, or use `DPFastMH`"
+            "`dist.Normal(jnp.array([-1.0, 1.0]), 1.0)`, an ordering alone being not enough; or "
+            "use `DPFastMH` with a step size and a bound of your own, which needs no scores"
         )
 
 

@@ -59,11 +59,12 @@ class Forecast(NamedTuple):
     def promise(self) -> str:
         """What to expect, in a sentence."""
         return {
-            "resolved": f"resolved: intervals about {self.width:.2g} times as wide as NUTS's on "
-            f"the records, where the model fits. {_ALONE}",
-            "partly": f"partly resolved: intervals about {self.width:.2g} times as wide as NUTS's "
-            "on the records; weak directions stay at the prior. For prediction DPSVI is better. "
-            f"{_ALONE}",
+            "resolved": f"can be resolved: a typical interval about {self.width:.2g} times as wide "
+            "as NUTS's on the records where the model fits, one of a rare group or column far "
+            f"wider. {_ALONE}",
+            "partly": f"can be resolved in part: a typical interval about {self.width:.2g} times "
+            "as wide as NUTS's on the records; weak directions, such as small groups, stay at the "
+            f"prior. For prediction DPSVI is better. {_ALONE}",
             "not": f"not resolved: {self.remedy}",
         }[self.verdict]
 

@@ -39,6 +39,11 @@ _FAR_OUT = (
     "Or the truth may lie so far out in the prior that no round found it: widen the prior to the "
     "scale of the answer"
 )
+_OTHER_SCALE = (
+    "The truth may lie so far out in the prior that no round found it: widen the prior to the "
+    "scale of the answer, or divide outcomes and inputs by public numbers. Or give more privacy "
+    "budget, or more records"
+)
 # Where what a verdict is about ends, and its numbers begin.
 _REST = re.compile(r"[:(,]")
 
@@ -102,9 +107,9 @@ class Located(NamedTuple):
         found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
         if self.disagreement > _TORN:
             return (
-                f"{DO_NOT_USE}: {found}the likelihood has several modes, or is not smooth. Tell "
-                "the modes apart in the prior (a mixture's components in a fixed order), or use "
-                "DPSGLD"
+                f"{DO_NOT_USE}: {found}the likelihood has several modes, or is not smooth. Give "
+                "each component of a mixture a prior centre of its own (an ordering alone is not "
+                "enough), or use DPSGLD"
             )
         return (
             f"{WITH_CARE}: {found}the intervals were widened by that and are not calibrated. "
@@ -191,10 +196,11 @@ class Located(NamedTuple):
                 f"more budget or records. {_FAR_OUT}",
             )
         more = f" and {len(weak) - _NAMED} more" if len(weak) > _NAMED else ""
-        return (
-            f"{rank}: next to nothing was told of {', '.join(weak[:_NAMED])}{more}: {thus}. Few "
-            f"records may tell of them: merge rare categories. {_FAR_OUT}",
-        )
+        found = f"{rank}: next to nothing was told of {', '.join(weak[:_NAMED])}{more}: {thus}"
+        if len(weak) == np.count_nonzero(heard):
+            # Rare categories are a few among others; all are missed where the scale is wrong.
+            return (f"{found}. {_OTHER_SCALE}",)
+        return (f"{found}. Few records may tell of them: merge rare categories. {_FAR_OUT}",)
 
 
 def beginning(verdict: str) -> str:

@@ -19,7 +19,7 @@ from numpyro_dp.execution.facts import assumed_public, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Phase, planned_releases
-from numpyro_dp.families.one_gaussian import require_one_gaussian
+from numpyro_dp.families.one_gaussian import require_components_apart, require_one_gaussian
 from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.scoring.forecast import Forecast, forecast, own_latents
 from numpyro_dp.scoring.located import Located, located
@@ -230,8 +230,9 @@ def bound_release(
         )
     statistic = record_statistic(model)
     prior = prior_moments(model)
+    require_components_apart(model, unravelled(model, prior.mean))
     if adaptation is None:
-        require_one_gaussian(model, unravelled(model, prior.mean), prior.sd)
+        require_one_gaussian(model, prior.sd)
     signal = math.sqrt(adaptation or 1) / calibrate(GaussianDpEvent, privacy, relation)
     expected = forecast(
         num_records=model.num_records,
