@@ -23,10 +23,9 @@ def enable_compilation_cache(path: str | os.PathLike[str] | None = None) -> Path
     own persistent cache, for everything that the process compiles from then on.
 
     :param path: folder of the cache, made where it is missing. From then on its owner alone can
-        read and write it, whoever could before;
-        default ``numpyro_dp`` in the platform's folder for caches (``$XDG_CACHE_HOME`` or
-        ``~/.cache``, ``~/Library/Caches``, ``%LOCALAPPDATA%``). Nothing in it is ever deleted;
-        delete it when you like.
+        read and write it, whoever could before (but on Windows). Default: ``numpyro_dp`` in the
+        platform's folder for caches (``$XDG_CACHE_HOME`` or ``~/.cache``, ``~/Library/Caches``,
+        ``%LOCALAPPDATA%``). Nothing in it is ever deleted; delete it when you like.
     :returns: the folder.
     :raises OSError: the folder cannot be made.
     :raises PermissionError: it belongs to another user.
