@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ import jax
 
 from numpyro_dp import _validate
 from numpyro_dp._arrays import MappedFile, mapped_files, require_unchanged, warn_of_copies
+from numpyro_dp._compilation_cache import nothing_kept
 from numpyro_dp._sources import Reading
 from numpyro_dp.accounting import (
     Accountant,
@@ -171,7 +172,8 @@ class Account:
 
         **Privacy.** An exception that ends a charged run says what stays charged, and leaves no key
         of noise and nothing un-noised in the locals of its traceback. JAX's debugging for NaN is
-        off within: its error can tell that a record holds one.
+        off within: its error can tell that a record holds one. So is JAX's cache of compiled
+        programs on disk where the number of records is private.
         """
         meeting = Meeting()
         try:
@@ -193,7 +195,9 @@ class Account:
             self.mapped = self.mapped or bool(run.files)
             # While nothing is charged: whoever turns warnings into errors keeps the budget.
             warn_of_copies(inputs)
-            with jax.debug_nans(False), jax.debug_infs(False):
+            # Shapes tell the number of records to whoever reads the cache of compiled programs.
+            kept = nothing_kept() if self.private_size else nullcontext()
+            with jax.debug_nans(False), jax.debug_infs(False), kept:
                 yield run
             run.require_unchanged()
         except BaseException as error:

@@ -44,26 +44,51 @@ def steps_bar(
 
     :param total: steps of the bar.
     :param table: of :func:`epsilon_table`; without one the bar shows no ε.
-    :param shown: whether there is a bar, of several processes in the first one alone.
+    :param shown: whether there is a bar, of several processes in the first one alone; none where
+        tqdm is switched off (``TQDM_DISABLE=1``) either.
     :param form: how ε is written, never too small.
+
+    No failure of the bar ends what it shows.
     """
-    if not (shown and is_first()):
+    bar = _bar(total) if shown and is_first() else None
+    if bar is None:
         yield lambda *_, **__: None
         return
-    # Without smoothing: the rate is of all steps that count.
-    with tqdm.auto.tqdm(total=total, mininterval=0, smoothing=0) as bar, _watched(bar) as watch:
+    with _watched(bar) as watch:
 
         def show(done: int, reached: int | None = None, phase: str | None = None) -> None:
+            with _harmless():
+                write(done, done if reached is None else reached, phase)
+
+        def write(done: int, steps: int, phase: str | None) -> None:
             watch.step(done)
             bar.set_description(phase, refresh=False)
             # Rounded up to the next point of the table: the bar never shows less than was spent.
-            steps = done if reached is None else reached
             epsilon = next((epsilon for count, epsilon in table if steps <= count), None)
             text = "" if epsilon is None else f"ε={form(epsilon)} of {form(table[-1][1])} charged"
             bar.set_postfix_str(text, refresh=False)
             bar.update(done - bar.n)
 
-        yield show
+        try:
+            yield show
+        finally:
+            with _harmless():
+                bar.close()
+
+
+def _harmless() -> contextlib.AbstractContextManager[None]:
+    # A run is charged by the time that a bar is drawn: a closed pipe, a notebook's widget or a
+    # tqdm with other attributes would cost its result. Ctrl-C is no Exception and still ends it.
+    return contextlib.suppress(Exception)
+
+
+def _bar(total: int) -> Any:
+    with _harmless():
+        # Without smoothing: the rate is of all steps that count.
+        bar = tqdm.auto.tqdm(total=total, mininterval=0, smoothing=0)
+        # One that is disabled has neither rate nor start.
+        return None if bar.disable else bar
+    return None
 
 
 class _Watch:
@@ -112,7 +137,8 @@ def _heard(event: str, *_: Any, **__: Any) -> None:
     # Tracing is over before XLA begins, and it is XLA that takes the time.
     watch = getattr(_WATCHES, "inmost", None)
     if watch is not None and event.startswith("/jax/core/compile/"):
-        watch.compiling()
+        with _harmless():
+            watch.compiling()
 
 
 def pieces(for_bar: int, without: int, shown: bool) -> int:

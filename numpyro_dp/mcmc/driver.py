@@ -20,7 +20,7 @@ from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.keys import as_typed_keys, scrub
 from numpyro_dp.execution.processes import is_first, on_each, require_same
 from numpyro_dp.execution.progress import EpsilonTable, pieces, steps_bar
-from numpyro_dp.mcmc.first import First, needed_first
+from numpyro_dp.mcmc.first import needed_first
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
 from numpyro_dp.mcmc.loop import collect, over_devices
 from numpyro_dp.mcmc.nuts import DPNUTS, Release
@@ -211,21 +211,21 @@ class MCMC(numpyro.infer.MCMC):
         self, charged: ChargedRun, rng_key, args, kwargs, init_params, extra_fields
     ) -> None:
         """Release unless that was done, then run NumPyro's own loop without data."""
-        check_kernel(self.sampler, self._given_accountant, self.num_warmup)
+        check_kernel(self.sampler, self._given_accountant, self.num_warmup, self._default_fields)
         kernel, keys = self.sampler, as_typed_keys(rng_key, int(self.num_chains))
         inputs = kernel, charged, keys, args, kwargs
         released = self._release.made(*inputs, progress_bar=self.progress_bar)
         self._described = Described(released.facts, 1)
         if init_params is not None:
             self._given[GIVEN_START] = None
-        self._program = kernel.program(released, int(self.num_warmup))
-        with self._sampling(kernel.sampler(released)):
+        program = kernel.program(released, int(self.num_warmup))
+        with self._sampling(kernel.sampler(released), program):
             super().run(rng_key, extra_fields=extra_fields, init_params=init_params)
 
     def _charge_and_run(
         self, charged: ChargedRun, rng_key, args, kwargs, init_params, extra_fields
     ) -> None:
-        check_kernel(self.sampler, self._given_accountant, self.num_warmup)
+        check_kernel(self.sampler, self._given_accountant, self.num_warmup, self._default_fields)
         kernel, chains = self.sampler, int(self.num_chains)
         keys, relation = as_typed_keys(rng_key, chains), self._account.relation
         inputs = (kernel, relation, keys, args, kwargs, init_params)
@@ -272,11 +272,13 @@ class MCMC(numpyro.infer.MCMC):
             )
 
     @contextmanager
-    def _sampling(self, sampler: Any) -> Generator[NamedSharding | None]:
+    def _sampling(
+        self, sampler: Any, program: NUTSProgram | None = None
+    ) -> Generator[NamedSharding | None]:
         """Stand in for the kernel; yields where data belong that every device needs, if several."""
         kernel, method, everywhere = self.sampler, self.chain_method, None
         try:
-            self.sampler = sampler
+            self.sampler, self._program = sampler, program
             if method == "parallel" and self.num_chains > 1:
                 # NumPyro would pmap, which makes the records constants of the executable. The
                 # vectorized loop with its chain axis spread over devices does not.
@@ -284,8 +286,8 @@ class MCMC(numpyro.infer.MCMC):
                 self._spread, everywhere = over_devices(self.num_chains)
             yield everywhere
         finally:
-            self.sampler, self.chain_method, self._spread = kernel, method, None
-            self._program = None
+            self.sampler, self._program = kernel, None
+            self.chain_method, self._spread = method, None
 
     def _take_reserved(self, bound: BoundKernel, steps: int) -> int:
         """Steps behind this run if its own were charged with them by ``warmup``; 0 if not."""
@@ -296,14 +298,7 @@ class MCMC(numpyro.infer.MCMC):
         return reserved.done if reserved.covers(bound, steps, self.num_chains, state) else 0
 
     def _charge(
-        self,
-        charged: ChargedRun,
-        keys: Any,
-        bound: BoundKernel,
-        steps: int,
-        first: First | None,
-        later: int,
-        start: Any,
+        self, charged: ChargedRun, keys, bound: BoundKernel, steps: int, first, later: int, start
     ) -> Any:
         """Charge ``steps``, and those that :meth:`run` will take ``later`` with them."""
         chains, in_turn = self.num_chains, self.chain_method == "sequential"

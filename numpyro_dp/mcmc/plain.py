@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax, random
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from numpyro_dp._compilation_cache import is_on
 from numpyro_dp.execution.account import Account
 from numpyro_dp.execution.keys import as_typed_keys, is_traced
 from numpyro_dp.mcmc.start import starting_positions
@@ -79,7 +80,14 @@ def begin(kernel: Any, rng_key: Any, init_params: Any, args: tuple, kwargs: dict
         )
     if kernel.init_kernel is not None:
         raise ValueError(f"{name} with init_kernel= runs in numpyro_dp.MCMC only")
-    if jax.config.values["jax_compilation_cache_dir"]:
+    if is_on() and kernel.relation == "add_remove":
+        raise ValueError(
+            "with relation='add_remove' the number of records is private, and the program that "
+            "numpyro.infer.MCMC compiles tells it to JAX's compilation cache, which is on: replace "
+            "numpyro.infer.MCMC by numpyro_dp.MCMC, which then keeps nothing there, or call "
+            "jax.config.update('jax_enable_compilation_cache', False) first"
+        )
+    if is_on():
         warnings.warn(
             "JAX's compilation cache is on: pass jit_model_args=True to numpyro.infer.MCMC, or "
             "the records are written to that cache as constants of the program",

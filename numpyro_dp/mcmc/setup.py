@@ -48,15 +48,26 @@ def check_options(kernel: Any, *, jit_model_args: bool, chain_method: Any) -> No
         )
 
 
-def check_kernel(kernel: PrivateKernel | DPNUTS, given: Accountant | None, num_warmup: int) -> None:
-    """Refuse a kernel that would charge elsewhere than the driver's, or cannot warm up.
+def check_kernel(
+    kernel: PrivateKernel | DPNUTS,
+    given: Accountant | None,
+    num_warmup: int,
+    fields: Sequence[str],
+) -> None:
+    """Refuse a kernel that would charge elsewhere than the driver's, or cannot do what it does.
 
     :param given: the accountant of the kernel that the driver was made with.
+    :param fields: what of that kernel's state NumPyro's driver collects unasked.
     """
     if kernel.accountant is not given:
         raise ValueError(
             "the kernel of this MCMC object was exchanged for one with another accountant: "
             "make a new numpyro_dp.MCMC for it, so that its charges go where they belong"
+        )
+    if not set(fields) <= set(kernel.default_fields):
+        raise ValueError(
+            "the kernel of this MCMC object was exchanged for one whose state has other fields: "
+            f"make a new numpyro_dp.MCMC for {type(kernel).__name__}"
         )
     if num_warmup and not kernel.takes_warmup:
         raise ValueError(

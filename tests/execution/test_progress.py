@@ -1,5 +1,6 @@
 """What a bar says while programs are compiled, and what it makes of the time that this took."""
 
+import functools
 import time
 
 import jax
@@ -97,3 +98,32 @@ def test_without_a_bar_nothing_is_said(bars, capsys):
         show(1)
     assert bars == []
     assert capsys.readouterr().err == ""
+
+
+def test_a_bar_that_tqdm_has_switched_off_ends_nothing(monkeypatch, capsys):
+    monkeypatch.setattr("tqdm.auto.tqdm", functools.partial(tqdm.auto.tqdm, disable=True))
+    steps(program(17), 2)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("broken", ["__init__", "set_description", "update", "refresh", "close"])
+def test_a_bar_that_fails_ends_nothing(broken, bars, monkeypatch):
+    failed = []
+
+    def fails(*_, **__):
+        failed.append(broken)
+        raise OSError("the pipe is closed")
+
+    function = program(19)
+    monkeypatch.setattr(Bar, broken, fails)
+    steps(function, 2)
+    assert failed
+
+
+def test_ctrl_c_within_a_bar_still_ends_the_run(bars, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bar, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        steps(jnp.sin, 2)

@@ -135,6 +135,38 @@ def test_warmup_and_run_are_one_release(data):
     assert mcmc.get_samples()["w"].shape == (200, 3)
 
 
+def sgld(accountant):
+    settings = {"step_size": 1e-4, "batch_size": 100, "clip_norm": 1.0, "noise_multiplier": 2.0}
+    return ndp.DPSGLD(logistic, accountant=accountant, **settings)
+
+
+def test_a_run_that_fails_before_its_chains_leaves_nothing_to_another_kernel(data, monkeypatch):
+    def fails(*_):
+        raise ZeroDivisionError
+
+    accountant = ndp.Accountant()
+    mcmc = ndp.MCMC(sgld(accountant), num_warmup=0, num_samples=3, progress_bar=False)
+    first, mcmc.sampler = mcmc.sampler, kernel(accountant=accountant)
+    with monkeypatch.context() as patch:
+        patch.setattr(ndp.DPNUTS, "sampler", fails)
+        with pytest.raises(ZeroDivisionError):
+            mcmc.run(jax.random.key(0), *data)
+    mcmc.sampler = first
+    mcmc.run(jax.random.key(0), *data)
+    # What ran is what was charged.
+    assert [entry.label for entry in accountant.entries] == ["DPNUTS", "DPSGLD"]
+    assert type(mcmc.last_state).__name__ == "SGLDState"
+
+
+def test_a_kernel_without_the_fields_that_are_collected_is_refused_before_the_charge(data):
+    accountant = ndp.Accountant()
+    mcmc = ndp.MCMC(kernel(accountant=accountant), **OPTIONS)
+    mcmc.sampler = sgld(accountant)
+    with pytest.raises(ValueError, match=r"other fields: make a new numpyro_dp\.MCMC for DPSGLD"):
+        mcmc.run(jax.random.key(0), *data)
+    assert not accountant.entries
+
+
 @pytest.mark.slow
 def test_a_reparametrised_model_is_released_as_written_and_sampled_as_wrapped(data):
     def grouped(x, y):
