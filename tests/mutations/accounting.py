@@ -36,6 +36,7 @@ LEDGERS = "accounting/ledger/test_ledger.py"
 TOO_SMALL = r"got >= truth"
 ONE_REPORT = {
     "notes": [],
+    "outside": [],
     "conditions": ["the key is secret, random and used once, " * 20],
     "unit": "one slice of plate 'people'",
     "other": "a mechanism",
