@@ -28,6 +28,15 @@ def test_an_option_that_xla_does_not_know_is_left_out(unknown):
     assert compiled(jnp.float32(1)) == 2
 
 
+def test_what_the_caller_says_in_xla_flags_stands(monkeypatch):
+    _quick_compile.light_options.cache_clear()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
+    light = _quick_compile.light_options()
+    assert "xla_backend_optimization_level" not in light
+    assert light["xla_cpu_parallel_codegen_split_count"] == "1"
+    _quick_compile.light_options.cache_clear()
+
+
 @pytest.mark.slow  # A default run itself is such a process: it would end.
 def test_known_flags_start_a_process_and_others_end_it():
     def start(flags):

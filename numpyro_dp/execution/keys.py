@@ -11,6 +11,7 @@ import numpy as np
 from jax import random
 from jax.core import Tracer
 
+from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.mechanisms.random import CHACHA20, scrubbed
 
 INSECURE = (
@@ -62,6 +63,15 @@ def as_typed_keys(rng_key: Any, num_chains: int) -> Any:
             "chains"
         )
     return keys.reshape(()) if num_chains == 1 else keys
+
+
+def _folded(keys: Any, data: Any) -> Any:
+    return random.fold_in(keys.reshape(-1)[0], data)
+
+
+# One small program in place of several.
+folded = quickly_jitted(_folded)
+"""The first of some keys with a number folded in, of which nothing tells the key."""
 
 
 def of_default_kind(key: Any) -> Any:

@@ -126,6 +126,8 @@ def alike_components(model: PrivateModel, z: Mapping[str, Any]) -> str | None:
 
     :param z: the unconstrained latents.
     """
+    if not _has_mixture(model, z):
+        return None
     values = model.constrain(dict(z))
     # A record of zeros alone may be one of which nothing was observed: a mask is a column too.
     zeros, ones = (
@@ -139,6 +141,19 @@ def alike_components(model: PrivateModel, z: Mapping[str, Any]) -> str | None:
         if mixed and max(map(_apart, laws)) < _ALIKE:
             return name
     return None
+
+
+def _has_mixture(model: PrivateModel, z: Mapping[str, Any]) -> bool:
+    """Whether a record's site is a mixture; nothing is computed."""
+    found = []
+
+    def look(z: Mapping[str, Any]) -> None:
+        arrays = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in model.layout.structs(1)]
+        sites = record_sites(model.function, model, model.constrain(z), arrays, random.key(0))
+        found.extend(peeled(site["fn"]).fn for site in sites.values() if site["is_observed"])
+
+    jax.eval_shape(look, dict(z))
+    return any(isinstance(law, _MIXTURES) for law in found)
 
 
 def _apart(law: Any) -> float:

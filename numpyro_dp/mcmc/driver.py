@@ -22,7 +22,7 @@ from numpyro_dp.execution.processes import is_first, on_each, require_same
 from numpyro_dp.execution.progress import EpsilonTable, pieces, steps_bar
 from numpyro_dp.mcmc.first import needed_first
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
-from numpyro_dp.mcmc.loop import collect, over_devices
+from numpyro_dp.mcmc.loop import collect, cut, over_devices
 from numpyro_dp.mcmc.nuts import DPNUTS, Release
 from numpyro_dp.mcmc.nuts_loop import NUTSProgram, numbers_of
 from numpyro_dp.mcmc.progress import ChainsCost, cents_up
@@ -218,8 +218,8 @@ class MCMC(numpyro.infer.MCMC):
         self._described = Described(released.facts, 1)
         if init_params is not None:
             self._given[GIVEN_START] = None
-        program = kernel.program(released, int(self.num_warmup))
-        with self._sampling(kernel.sampler(released), program):
+        settled = released, int(self.num_warmup)
+        with self._sampling(kernel.sampler(*settled), kernel.program(*settled)):
             super().run(rng_key, extra_fields=extra_fields, init_params=init_params)
 
     def _charge_and_run(
@@ -352,7 +352,7 @@ class MCMC(numpyro.infer.MCMC):
                     show(done, *self._reached(done, lower))
         if self.chain_method == "sequential":
             self._steps_before_chain += upper * bound.steps_per_sample
-        return on_each((jax.tree.map(lambda rows: rows[:size], collection), state))
+        return on_each((cut(collection, size), state))
 
     def _reached(self, done: int, lower: int) -> tuple[int, str]:
         """Steps of all chains by now, and the phase they are in."""

@@ -19,7 +19,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro.util import nested_attrgetter
 
-from numpyro_dp._quick_compile import lightly_jitted
+from numpyro_dp._quick_compile import lightly_jitted, quickly_jitted
 from numpyro_dp._sources import require_read
 from numpyro_dp.mcmc.kernel import is_batched
 
@@ -111,6 +111,14 @@ _JIT: dict[str, Any] = {
     "donate_argnames": "collection",
 }
 _chunk, _light_chunk = jax.jit(_steps, **_JIT), lightly_jitted(_steps, **_JIT)
+
+
+def _cut(collection: dict, size: int) -> dict:
+    return jax.tree.map(lambda rows: rows[:size], collection)
+
+
+cut = quickly_jitted(_cut, static_argnums=1)
+"""The first ``size`` rows of all that was collected."""
 
 
 @dataclass(frozen=True)

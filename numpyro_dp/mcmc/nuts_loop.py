@@ -20,7 +20,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 from numpyro.infer.util import constrain_fn, potential_energy
 
-from numpyro_dp._quick_compile import lightly_jitted
+from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.mcmc.kernel import is_batched
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.released import ReleasedLikelihood, ReleasedModel
@@ -140,4 +140,4 @@ def _first(program: NUTSProgram, rng_key: Any, init_params: Any, numbers: Number
     return sampler.init(rng_key, program.num_warmup, init_params, model_args=(), model_kwargs={})
 
 
-_init = lightly_jitted(_first, static_argnums=0)
+_init = quickly_jitted(_first, static_argnums=0)

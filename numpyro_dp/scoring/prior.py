@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro import distributions as dist, handlers
 from numpyro.infer import init_to_sample
 
-from numpyro_dp._quick_compile import lightly_jitted
+from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.names import quoted
@@ -78,7 +78,7 @@ def _draws(model: PrivateModel) -> Any:
     return jax.lax.map(lambda key: ravel_pytree(model.init(key, init_to_sample))[0], keys)
 
 
-_drawn = lightly_jitted(_draws, static_argnums=0)
+_drawn = quickly_jitted(_draws, static_argnums=0)
 
 
 def improper_latents(model: PrivateModel) -> list[str]:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from jax import random
-
 from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget, Relation, calibrate
 from numpyro_dp.accounting.events import GaussianDpEvent
@@ -16,7 +14,7 @@ from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.facts import assumed_public, sum_facts
-from numpyro_dp.execution.keys import as_typed_keys
+from numpyro_dp.execution.keys import as_typed_keys, folded
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Phase, planned_releases
 from numpyro_dp.families.one_gaussian import require_components_apart, require_one_gaussian
@@ -177,7 +175,7 @@ class LikelihoodRelease:
         paid = {"steps": steps, "total_variation": plan.total_variation, "label": label}
         noise_key = run.charge(plan.cost(steps, steps), key, of=(plan, model), **paid)
         table = epsilon_table(plan, steps, run.account.relation, self._privacy.delta, progress_bar)
-        outcome_key = random.fold_in(key, _OUTCOMES)
+        outcome_key = folded(key, _OUTCOMES)
         with steps_bar(steps, table, shown=progress_bar) as show:
             rounds = released_rounds(bound, noise_key, outcome_key, records, show)
         at = located(rounds, bound.prior, model.num_records)

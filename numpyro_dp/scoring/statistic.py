@@ -7,6 +7,7 @@ what the model expects of it, the record's part of the information matrix.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from numpyro_dp.execution.keys import of_default_kind
@@ -206,9 +206,13 @@ def record_statistic(model: PrivateModel) -> RecordStatistic:
 
 def unravelled(model: PrivateModel, u: Any) -> dict[str, Array]:
     """The unconstrained latents whose row is ``u``, in the order of their names."""
-    latents = model.structure.latents
-    like = {name: jnp.zeros(latents[name].shape, latents[name].dtype) for name in sorted(latents)}
-    return ravel_pytree(like)[1](jnp.asarray(u))
+    latents = sorted(model.structure.latents.items())
+    ends = np.cumsum([math.prod(each.shape) for _, each in latents])
+    parts = zip(latents, ends, strict=True)
+    return {
+        name: u[end - math.prod(each.shape) : end].reshape(each.shape).astype(each.dtype)
+        for (name, each), end in parts
+    }
 
 
 def coordinate_names(model: PrivateModel) -> list[str]:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
+from numpyro_dp._quick_compile import lightly_jitted, quickly_jitted
 from numpyro_dp.execution.processes import require_same
 from numpyro_dp.execution.releases import Releases
 from numpyro_dp.mechanisms import PrivateSum
@@ -89,9 +90,9 @@ def released_rounds(
     turns, number = rounds_in_turn(bound), 0
     ask = next(turns)
     while True:
-        keys = random.fold_in(noise_key, number), random.fold_in(outcome_key, number)
         each, at = bound.plan.sums[ask.phase], round_position(ask.settings)
-        found = asked(bound.statistic, each, ask.phase, at, *keys, records, ask.step)
+        keys = noise_key, outcome_key
+        found = asked(bound.statistic, each, ask.phase, at, keys, number, records, ask.step)
         require_same(found)
         released = np.asarray(jax.block_until_ready(found), np.float64)
         number += 1
@@ -129,8 +130,7 @@ def _read(settings: RoundSettings, released: np.ndarray, noise: float, share: fl
     )
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def asked(
+def one_release(
     statistic: RecordStatistic,
     private_sum: PrivateSum,
     phase: int,
@@ -140,8 +140,36 @@ def asked(
     records: list,
     step: Any,
 ) -> Any:
+    """What is asked for in one turn, noise and all."""
     vector = record_vector(statistic, phase, at, outcome_key)
     return private_sum.release(noise_key, vector, records, step)
+
+
+def _numbered(
+    statistic: RecordStatistic,
+    private_sum: PrivateSum,
+    phase: int,
+    at: RoundPosition,
+    keys: tuple[Any, Any],
+    number: Any,
+    records: list,
+    step: Any,
+) -> Any:
+    noise_key, outcome_key = (random.fold_in(key, number) for key in keys)
+    return one_release(statistic, private_sum, phase, at, noise_key, outcome_key, records, step)
+
+
+def asked(statistic: RecordStatistic, private_sum: PrivateSum, phase: int, *given: Any) -> Any:
+    """Make a release, by a program that was compiled as quickly as pays; see ``_numbered``."""
+    once = phase == 0 and private_sum.num_records <= _FEW
+    return (_at_once if once else _again)(statistic, private_sum, phase, *given)
+
+
+# Of many records a slow program costs more than it saves. The other one reads them as quickly as
+# one that takes three times as long to compile.
+_FEW = 20_000
+_at_once = quickly_jitted(_numbered, static_argnums=(0, 1, 2))
+_again = lightly_jitted(_numbered, static_argnums=(0, 1, 2))
 
 
 def record_vector(

@@ -273,3 +273,21 @@ def test_only_programs_without_records_are_compiled_lightly(data, monkeypatch):
     ndp.MCMC(sgld, num_warmup=0, num_samples=2, progress_bar=False).run(jax.random.key(0), *data)
     with pytest.raises(AssertionError, match="not tried on records"):
         ndp.MCMC(kernel(), **OPTIONS).run(jax.random.key(0), *data)
+
+
+@pytest.mark.parametrize(
+    ("num_warmup", "nuts", "dense"),
+    [
+        (30, {}, True),
+        (29, {}, False),
+        (30, {"dense_mass": False}, False),
+        (30, {"inverse_mass_matrix": np.ones(3, np.float32)}, False),
+        (5, {"dense_mass": True}, True),
+    ],
+)
+def test_the_mass_matrix_is_dense_where_warmup_can_tell_it(ran, num_warmup, nuts, dense):
+    released = ran[0].released
+    mine = kernel(**nuts)
+    program = mine.program(released, num_warmup)
+    assert dict(program.options)["dense_mass"] is dense
+    assert mine.sampler(released, num_warmup)._dense_mass == dense

@@ -232,9 +232,10 @@ def test_coordinates_from_information_without_noise_are_caught(monkeypatch):
         vector = turns.record_vector(statistic, phase, at, outcome_key)
         return jax.vmap(vector)([leaf[:, None] for leaf in records]).sum(0)
 
-    def overheard(statistic, private_sum, phase, at, noise_key, outcome_key, records, step):
+    def overheard(statistic, private_sum, phase, at, keys, number, records, step):
+        outcome_key = jax.random.fold_in(keys[1], number)
         exact.append(np.asarray(added(statistic, phase, at, outcome_key, records), float))
-        return honest(statistic, private_sum, phase, at, noise_key, outcome_key, records, step)
+        return honest(statistic, private_sum, phase, at, keys, number, records, step)
 
     def settled(rounds, *rest):
         last = rounds[-1]

@@ -28,7 +28,7 @@ from numpyro_dp.scoring.statistic import RecordStatistic, RoundPosition
 from numpyro_dp.scoring.turns import (
     Ask,
     BoundRelease,
-    asked,
+    one_release,
     record_vector,
     round_position,
     rounds_in_turn,
@@ -167,7 +167,9 @@ def _released(
     def one(run: tuple[RoundPosition, tuple[Any, Any]]) -> tuple[Array, Array]:
         at, own_keys = run
         noise_key, outcome_key = (random.fold_in(key, number) for key in own_keys)
-        found = asked(statistic, private_sum, phase, at, noise_key, outcome_key, records, step)
+        found = one_release(
+            statistic, private_sum, phase, at, noise_key, outcome_key, records, step
+        )
         vector = record_vector(statistic, phase, at, outcome_key)
 
         def in_sum(record: list[Array]) -> Array:
