@@ -21,6 +21,7 @@ from jax import random
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_dp import _validate
+from numpyro_dp._quick_compile import lightly_jitted
 from numpyro_dp.accounting import Accountant, Relation
 from numpyro_dp.mcmc import DPNUTS, MCMC
 from numpyro_dp.mcmc.kernel import PrivateKernel
@@ -100,7 +101,7 @@ class _Released:
     def __init__(
         self,
         release: LikelihoodRelease,
-        sampler: Callable[[ReleasedLikelihood], MCMCKernel],
+        sampler: Callable[[ReleasedLikelihood, int], MCMCKernel],
         settings: Settings,
     ) -> None:
         self._release, self._sampler, self._settings = release, sampler, settings
@@ -119,10 +120,11 @@ class _Released:
     def _compiled(self, first: ReleasedLikelihood) -> Callable[..., Any]:
         def sample(key: Any, design: Any, response: Any) -> tuple[dict, Any]:
             located = first.located._replace(design=design, response=response)
-            kernel = self._sampler(replace(first, located=located))
+            released = replace(first, located=located)
+            kernel = self._sampler(released, self._settings.num_warmup)
             return _chain(kernel, key, self._settings, (), {})
 
-        return jax.jit(sample)
+        return lightly_jitted(sample)
 
 
 class _Private:
@@ -207,7 +209,7 @@ def _of_chain(divergent: Any) -> tuple[str, ...]:
     return ("NUTS diverged in more than 1 % of its draws",) if divergent > _DIVERGENT else ()
 
 
-def _sampler(released: ReleasedLikelihood) -> MCMCKernel:
+def _sampler(released: ReleasedLikelihood, _: int) -> MCMCKernel:
     return numpyro.infer.NUTS(released.model)
 
 
