@@ -24,7 +24,7 @@ CHANGED = (
 # begin at a multiple of for JAX to take it without a copy.
 LARGE = 1 << 24
 _ALIGNED = 64
-_OFFERED = ("shape", "dtype", "__getitem__", "columns", "to_numpy")
+_OFFERED = ("shape", "dtype", "__getitem__", "columns", "to_numpy", "iloc")
 
 
 def as_jax(array: Any, dtype: Any) -> jax.Array:
@@ -109,6 +109,9 @@ def how_to_convert(name: str, value: Any) -> str:
     """How to make an array of something that holds arrays, by what it offers; empty of others."""
     # Of the class: a store that was closed may answer with an error of its own.
     offered = {each for each in _OFFERED if hasattr(type(value), each)}
+    if offered >= {"columns", "iloc"}:
+        # As pandas' own: without a dtype, numbers beside bool become objects.
+        return f': `{name}.to_numpy("float32")`'
     if "to_numpy" in offered:
         return f": `{name}.to_numpy()`"
     if "columns" in offered:

@@ -139,7 +139,7 @@ def site_shapes(site: Any) -> Shapes:
     return Shapes(
         tuple(fn.batch_shape),
         tuple(fn.event_shape),
-        jnp.shape(site["value"]),
+        np.shape(site["value"]),
         peeled(fn).folded > 0,
     )
 
@@ -198,15 +198,26 @@ def misfits(layout: Layout) -> str:
     texts = [f"argument `{name}` is a Python list: pass `np.asarray({name})`" for name in lists]
     rows = [leaf.shape[0] for leaf in layout.arrays]
     usual = max(rows, key=rows.count, default=0)
+    odd = [
+        leaf
+        for leaf in layout.arrays
+        if leaf.shape[0] != usual and not any(leaf.name.startswith(f"{name}[") for name in lists)
+    ]
+    tables = [leaf for leaf in odd if rows.count(usual) > 1 and len(leaf.shape) > 1]
     texts += [
         f"argument `{leaf.name}` {leaf.shape} is no array of records, which have {usual} rows: if "
         f"it holds nothing private, pass `numpyro_dp.public({leaf.name})`"
-        for leaf in layout.arrays
-        if rows.count(usual) > 1
-        and leaf.shape[0] != usual
-        and len(leaf.shape) > 1
-        and not any(leaf.name.startswith(f"{name}[") for name in lists)
+        for leaf in tables
     ]
+    if odd and not tables:
+        # Where their number is private, the arrays have been made of equal length before.
+        like = next(leaf for leaf in layout.arrays if leaf.shape[0] == usual)
+        told = ", ".join(f"`{leaf.name}` {leaf.shape[0]}" for leaf in odd)
+        texts.append(
+            f"the rows are not aligned: `{like.name}` has {usual}, {told}. Give all that holds "
+            "records a row for each, in the same order, and wrap what holds nothing private in "
+            "`numpyro_dp.public`"
+        )
     return "".join(f". Perhaps {text}" for text in texts)
 
 

@@ -322,8 +322,9 @@ def _read_leaf(name: str, value: Any) -> ArrayLeaf | FixedLeaf:
         return FixedLeaf(name, _public_token(value.value), value.value, declared=True)
     if isinstance(value, np.generic) or (_is_array_like(value) and value.ndim == 0):
         raise UnsupportedModelError(
-            f"argument `{name}` is an array scalar, perhaps computed from the data: pass a Python "
-            f"number, or `numpyro_dp.public({name})` if it is public"
+            f"argument `{name}` is an array scalar, perhaps computed from the data. Of a number "
+            "known without the records, or released before, make a Python number, or pass "
+            f"`numpyro_dp.public({name})`; converting any other does not make it public"
         )
     if _is_array_like(value):
         return _read_array(name, value)
@@ -342,9 +343,10 @@ def _read_array(name: str, value: Any) -> ArrayLeaf:
             "a Boolean mask as two arrays"
         )
     if not _is_numeric(value):
+        mixed = '; a frame of numbers and bool needs `.to_numpy("float32")`'
         raise UnsupportedModelError(
             f"argument `{name}` is an array of dtype {value.dtype}: encode it as numbers (integer "
-            "codes for categories)"
+            f"codes for categories){mixed if value.dtype == object else ''}"
         )
     if value.shape[0] == 0:
         raise UnsupportedModelError(

@@ -58,7 +58,8 @@ def read_with_plate(
     if missed:
         raise UnsupportedModelError(
             f'`data_plate="auto"` does not reach site(s) {quoted(missed)}, which a handler or '
-            '`block_plates` keeps out of plates: write `with numpyro.plate("data", N):` around them'
+            "`block_plates` keeps out of plates: write `with numpyro.plate("
+            f'"data", {layout.arrays[0].name}.shape[0]):` around them'
         )
     return inside, structure
 

@@ -272,8 +272,8 @@ def _only_plate(structure: Structure, sizes: Mapping[str, int], observed: Sequen
             else ""
         )
         raise UnsupportedModelError(
-            f"no plate encloses observed site(s) {names}: write "
-            f'`with numpyro.plate("data", N):` around them, one slice per person{offered}'
+            f"no plate encloses observed site(s) {names}: write `with numpyro.plate("
+            f'"data", {_record_count(structure)}):` around them, one slice per person{offered}'
         )
     if len(used) > 1:
         persons = (
@@ -291,6 +291,13 @@ def _only_plate(structure: Structure, sizes: Mapping[str, int], observed: Sequen
             "`dist.Normal(mean[group], 1)`"
         )
     return used[0]
+
+
+def _record_count(structure: Structure) -> str:
+    """Code for the number of records: rows of the first argument as long as the outcome."""
+    lengths = [rows for name, rows in structure.arrays if name in structure.outcomes]
+    names = [name for name, rows in structure.arrays if rows in lengths[:1]]
+    return f"{(*names, 'x')[0]}.shape[0]"
 
 
 def require_private_size(

@@ -62,3 +62,13 @@ def test_calibration(tmp_path):
     ]
     assert "| logistic-5000 | 0.5 | 2 |" in finished.stdout
     assert picture.exists()
+
+
+@pytest.mark.slow
+def test_dpnuts():
+    """One run of the regression whose misfit is largest: its report names it."""
+    command = [sys.executable, SCRIPTS / "dpnuts.py", "--only", "poisson", "--small"]
+    finished = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
+    (found,) = map(json.loads, finished.stdout.splitlines())
+    assert found["epsilon"] <= 1
+    assert any("do not fit the model" in verdict for verdict in found["verdicts"])

@@ -54,7 +54,12 @@ def regression(x, y, loc=lambda x, w: x @ w):
 # --- the plate
 
 
-@refused("no plate encloses observed site", "`y`", "numpyro.plate", quick=True)
+@refused(
+    "no plate encloses observed site",
+    "`y`",
+    r'numpyro.plate\("data", x.shape\[0\]\)',
+    quick=True,
+)
 def no_plate() -> Built:
     def model(x, y):
         numpyro.sample("y", dist.Normal(x @ coefficients(), 1.0), obs=y)
@@ -72,7 +77,14 @@ def ambiguous_plates() -> Built:
     return model, (rng().normal(size=(N, 5)),), {}
 
 
-@refused("cannot be traced", r"`x` .24, 3.", "`y` .23,.", "plain Python value", quick=True)
+@refused(
+    "cannot be traced",
+    r"`x` .24, 3.",
+    "`y` .23,.",
+    "plain Python value",
+    "rows are not aligned: `x` has 24, `y` 23",
+    quick=True,
+)
 def one_outcome_short() -> Built:
     return regression, (design(), real()[:-1]), {}
 
@@ -144,7 +156,14 @@ def records_on_the_last_axis() -> Built:
     return model, (design().T, real()), {}
 
 
-@refused("argument `m` is an array scalar", "Python number", r"public\(m\)", quick=True)
+@refused(
+    "argument `m` is an array scalar",
+    "known without the records, or released before",
+    "Python number",
+    r"public\(m\)",
+    "does not make it public",
+    quick=True,
+)
 def array_scalar() -> Built:
     def model(x, y, m):
         regression(x, y, lambda x, w: x @ w + m)

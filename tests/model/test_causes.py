@@ -12,6 +12,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
+import pandas as pd
 import pytest
 from numpyro import handlers
 from numpyro.contrib.hsgp.approximation import hsgp_squared_exponential
@@ -396,3 +397,40 @@ def test_as_many_visits_as_persons_are_no_broadcast():
 
     for visits in (5, N):
         PrivateModel(model, (RNG.normal(size=(N, visits)),))
+
+
+def refusal(model, *arguments, **options):
+    """The text with which a model is refused."""
+    with pytest.raises(ndp.UnsupportedModelError) as caught:
+        PrivateModel(model, arguments, **options)
+    return str(caught.value)
+
+
+def test_a_list_of_outcomes_warns_of_nothing():
+    """Tests turn warnings into errors, which the refusal would then quote."""
+    assert "Warning" not in refusal(regression, X, Y.tolist())
+
+
+def test_rows_that_are_not_aligned_are_counted_where_their_number_is_public():
+    assert "not aligned: `x` has 60, `y` 59" in refusal(regression, X, Y[:-1])
+    private = refusal(regression, X, Y[:-1], private_size=True)
+    assert "differ in their number of rows" in private
+    assert not re.search(r"\d", private)
+
+
+def test_the_plate_that_is_missing_is_as_long_as_the_outcome():
+    def model(centre, data):
+        w = weights()
+        numpyro.sample("y", dist.Normal((data["x"] - centre) @ w, 1.0), obs=data["y"])
+
+    said = refusal(model, np.zeros(3), {"x": X, "y": Y})
+    assert """`with numpyro.plate("data", data['x'].shape[0]):`""" in said
+
+
+def test_a_frame_of_bool_and_floats_is_taken_after_what_its_refusals_say():
+    """``get_dummies`` beside numbers: without a dtype these become objects."""
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": GROUP > 1})
+    assert '`x.to_numpy("float32")`' in refusal(regression, frame, Y)
+    assert frame.to_numpy().dtype == object
+    assert '`.to_numpy("float32")`' in refusal(regression, frame.to_numpy(), Y)
+    PrivateModel(regression, (frame.to_numpy("float32"), Y))
