@@ -19,11 +19,11 @@ _FEW = 4
 _HEARD = 0.05
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
-_DISAGREEMENT, _TRAVEL, _MISFIT = 1.5, 3.0, 1.5
+_DISAGREEMENT, TRAVEL, _MISFIT = 1.5, 3.0, 1.5
 # No widening mends rounds that disagree by more than this, as those between several modes do.
 _TORN = 4.0
 # Where no more of a prior's variance than this is taken away, an interval is the prior's.
-_TOLD, _NAMED = 0.2, 6
+TOLD, _NAMED = 0.2, 6
 # And where no coordinate's is taken away by more than this, nothing much was told at all.
 _MUCH = 0.85
 # Where an interval is the prior's since few records speak, how far scores vary is known to .06 to
@@ -95,7 +95,7 @@ class Located(NamedTuple):
     @property
     def arrived(self) -> bool:
         """Whether the last step was no longer than noise alone would make it."""
-        return self.travelled <= _TRAVEL * math.sqrt(len(self.mean))
+        return self.travelled <= TRAVEL * math.sqrt(len(self.mean))
 
     @property
     def misfits(self) -> bool:
@@ -184,7 +184,7 @@ class Located(NamedTuple):
         """
         heard = np.ones(len(names), bool) if read is None else np.asarray(read, bool)
         # What is not a number tells nothing either.
-        weak = [names[k] for k in np.flatnonzero(heard & ~(self.resolved >= _TOLD))]
+        weak = [names[k] for k in np.flatnonzero(heard & ~(self.resolved >= TOLD))]
         most = float(np.max(self.resolved, where=heard, initial=0.0))
         if not weak and most >= _MUCH:
             return ()
