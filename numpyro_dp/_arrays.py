@@ -109,6 +109,11 @@ def how_to_convert(name: str, value: Any) -> str:
     """How to make an array of something that holds arrays, by what it offers; empty of others."""
     # Of the class: a store that was closed may answer with an error of its own.
     offered = {each for each in _OFFERED if hasattr(type(value), each)}
+    if {"to_numpy", "columns"} <= offered:
+        return (
+            f": `{name}.to_numpy()`, whose columns a model takes by number (`{name}[:, 0]`), or "
+            f"`{{c: {name}[c].to_numpy() for c in {name}.columns}}`, by name"
+        )
     if "to_numpy" in offered:
         return f": `{name}.to_numpy()`"
     if "columns" in offered:
@@ -121,6 +126,16 @@ def how_to_convert(name: str, value: Any) -> str:
         f"'records.npy', 'w+', 'float32', {name}.shape)` and, for every `some = slice(i, i + "
         f"100_000)` of its rows, `out[some] = {name}[some]`; then pass "
         "`np.load('records.npy', mmap_mode='r')`"
+    )
+
+
+def how_to_unite(array: Any) -> str:
+    """How to make numbers of a table's columns that became objects; empty of other arrays."""
+    if array.dtype != object or array.ndim < 2:
+        return ""
+    return (
+        ". Where the columns of a table are all numbers, some of them Boolean such as one-hot "
+        'ones, `.to_numpy(dtype="float32")` makes them one kind'
     )
 
 

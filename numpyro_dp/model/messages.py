@@ -50,6 +50,11 @@ _NUMBER = (
     "how many different values there are is private: pass the number of groups, known beforehand, "
     "as a Python number, such as `num_groups=4`"
 )
+_BY_NUMBER = (
+    ". Perhaps the model was written for a table: columns of an array have numbers and no names. "
+    "Take `x[:, 0]`, or pass a dictionary of columns, `{c: table[c].to_numpy() for c in "
+    'table.columns}`, of which `x["age"]` is one'
+)
 _COUNTING = ("set(", "unique(", "max(", ".nunique", "bincount(")
 
 
@@ -75,9 +80,8 @@ def explained(
             raise UnsupportedModelError(_of_values(error)) from error
         problem = problem_of(error)
         if plate is None:
-            text = (
-                f"the model cannot be traced on arrays of these shapes{given}: {problem}{perhaps}"
-            )
+            text = f"the model cannot be traced on arrays of these shapes{given}: {problem}"
+            text = f"{text}{perhaps}{_of_table(error)}"
         else:
             text = (
                 f"the model cannot be run on {'one record' if rows == 1 else f'{rows} records'} of "
@@ -89,6 +93,12 @@ def explained(
 def problem_of(error: Exception) -> str:
     """What was raised, and where; its text only where JAX or NumPyro wrote it."""
     return f"{_summary(error)} ({_place(error)})"
+
+
+def _of_table(error: Exception) -> str:
+    """What helps a model that was written for a table and got an array; empty of other errors."""
+    asked = isinstance(error, AttributeError) and isinstance(error.obj, jax.Array)
+    return _BY_NUMBER if asked or "string indexing" in str(error) else ""
 
 
 def _of_values(error: Exception) -> str:
@@ -207,6 +217,12 @@ def misfits(layout: Layout) -> str:
         and len(leaf.shape) > 1
         and not any(leaf.name.startswith(f"{name}[") for name in lists)
     ]
+    if len(rows) > 1 == rows.count(usual) and min(rows) >= MANY:
+        texts.append(
+            f"{quoted([leaf.name for leaf in layout.arrays])} are not of the same people, since "
+            "they differ in their number of rows: leave out (`dropna`) and split rows of a table "
+            "before you take its columns apart"
+        )
     return "".join(f". Perhaps {text}" for text in texts)
 
 
