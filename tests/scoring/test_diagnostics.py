@@ -1,9 +1,11 @@
-"""What the diagnostics of a release print: verdicts first, on one screen, no array."""
+"""What diagnostics and a forecast print: verdicts first, on one screen, no array, in words."""
 
 import numpy as np
 import pytest
 
+from numpyro_dp.accounting import Budget
 from numpyro_dp.scoring.diagnostics import Diagnostics
+from numpyro_dp.scoring.forecast import forecast
 
 FINE = Diagnostics(
     information=np.array([0.304, 0.9, 1.02]),
@@ -47,3 +49,12 @@ def test_verdicts_come_first_and_a_screen_holds_all():
 def test_a_notebook_shows_the_same():
     pretty = pytest.importorskip("IPython.lib.pretty").pretty
     assert pretty(FINE) == str(FINE)
+
+
+def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
+    asked = {"num_records": 1_000, "dim": 4, "outcomes": 0, "signal": 0.27, "num_rounds": None}
+    found = forecast(**asked, privacy=Budget(1.0, 1e-5), relation="zero_out")
+    _, line, *_ = str(found).splitlines()
+    assert f"κ = {found.signal:.3g}, signal over noise by coordinate (enough from 20)" in line
+    assert f"of the information {found.shape:.3g} (from 3)" in line
+    assert max(map(len, str(found).splitlines())) <= 100
