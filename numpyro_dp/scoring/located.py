@@ -46,6 +46,7 @@ _OTHER_SCALE = (
 )
 # Where what a verdict is about ends, and its numbers begin.
 _REST = re.compile(r"[:(,]")
+_OF = "told of"
 
 
 class Located(NamedTuple):
@@ -196,7 +197,7 @@ class Located(NamedTuple):
                 f"more budget or records. {_FAR_OUT}",
             )
         more = f" and {len(weak) - _NAMED} more" if len(weak) > _NAMED else ""
-        found = f"{rank}: next to nothing was told of {', '.join(weak[:_NAMED])}{more}: {thus}"
+        found = f"{rank}: next to nothing was {_OF} {', '.join(weak[:_NAMED])}{more}: {thus}"
         if len(weak) == np.count_nonzero(heard):
             # Rare categories are a few among others; all are missed where the scale is wrong.
             return (f"{found}. {_OTHER_SCALE}",)
@@ -207,8 +208,15 @@ def beginning(verdict: str) -> str:
     """What a verdict is about, after its rank if it has one, without numbers and remedy."""
     rank, found, rest = verdict.partition(": ")
     if found and rank in RANKS:
-        return f"{rank}: {_REST.split(rest)[0].strip()}"
-    return _REST.split(verdict)[0].strip()
+        return f"{rank}: {_begun(rest)}"
+    return _begun(verdict)
+
+
+def _begun(text: str) -> str:
+    head, *more = _REST.split(text, maxsplit=1)
+    # The first of several coordinates is not all of them.
+    several = bool(more) and text[len(head)] == "," and _OF in head
+    return f"{head.strip()}{', …' if several else ''}"
 
 
 def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> Located:
