@@ -109,9 +109,13 @@ def how_to_convert(name: str, value: Any) -> str:
     """How to make an array of something that holds arrays, by what it offers; empty of others."""
     # Of the class: a store that was closed may answer with an error of its own.
     offered = {each for each in _OFFERED if hasattr(type(value), each)}
-    if offered >= {"columns", "iloc"}:
-        # As pandas' own: without a dtype, numbers beside bool become objects.
-        return f': `{name}.to_numpy("float32")`'
+    if {"to_numpy", "columns"} <= offered:
+        # Of pandas' own, without a dtype, numbers beside bool become objects.
+        dtype = '"float32"' if "iloc" in offered else ""
+        return (
+            f": `{name}.to_numpy({dtype})`, whose columns a model takes by number "
+            f"(`{name}[:, 0]`), or `{{c: {name}[c].to_numpy() for c in {name}.columns}}`, by name"
+        )
     if "to_numpy" in offered:
         return f": `{name}.to_numpy()`"
     if "columns" in offered:
@@ -124,6 +128,16 @@ def how_to_convert(name: str, value: Any) -> str:
         f"'records.npy', 'w+', 'float32', {name}.shape)` and, for every `some = slice(i, i + "
         f"100_000)` of its rows, `out[some] = {name}[some]`; then pass "
         "`np.load('records.npy', mmap_mode='r')`"
+    )
+
+
+def how_to_unite(array: Any) -> str:
+    """How to make numbers of a table's columns that became objects; empty of other arrays."""
+    if array.dtype != object or array.ndim < 2:
+        return ""
+    return (
+        ". Where the columns of a table are all numbers, some of them Boolean such as one-hot "
+        'ones, `.to_numpy("float32")` makes them one kind'
     )
 
 

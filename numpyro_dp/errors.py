@@ -1,7 +1,7 @@
 """Errors that a user of numpyro_dp can meet and catch."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -38,6 +38,21 @@ class LedgerError(RuntimeError):
 
     **Example**: see :class:`Accountant`.
     """
+
+
+def refuse(said: Sequence[str], what: str) -> None:
+    """Raise one error of all that was said, if anything was.
+
+    Whoever is told of one thing at a time mends, and tries again, once for each.
+
+    :param said: sentences, one for each of ``what``.
+    :param what: that they are of, in the plural.
+    :raises UnsupportedModelError: one sentence as it is, several as a list.
+    """
+    if len(said) == 1:
+        raise UnsupportedModelError(said[0])
+    if said:
+        raise UnsupportedModelError("\n- ".join((f"{len(said)} {what} are refused:", *said)))
 
 
 def redacted(private_size: bool, function: Callable[..., T], *args: Any) -> T:

@@ -101,7 +101,9 @@ def test_the_ten_words_are_told_where_only_the_package_is(call):
     code, shown = call("words")
     assert code == 0
     names = re.findall(r"^\*\*(\w+)", shown.out, re.MULTILINE)
-    assert " ".join(names) == "Record Unit ε δ Release Charge Ledger Clip Noise Relation"
+    assert " ".join(names[:10]) == "Record Unit ε δ Release Charge Ledger Clip Noise Relation"
+    # What forecasts and diagnostics say beside these.
+    assert " ".join(names[10:]) == "Score Information Round κ Verdict"
     assert "](" not in shown.out
     # A wheel has no documentation: the page is put into it, where the command looks first.
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]

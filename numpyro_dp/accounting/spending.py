@@ -1,5 +1,6 @@
 """The spending report of a ledger: who spent what, and what is left."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -45,9 +46,10 @@ def _wrapped(lead: str, text: str) -> str:
     return fill(lead + text, _WIDTH, subsequent_indent=" " * len(lead), break_on_hyphens=False)
 
 
-def guarantee(budget: Budget) -> str:
-    """Return what a budget promises, in words."""
-    return f"ε = {budget.epsilon:.6g} at δ = {budget.delta:.3g}, however charges were chosen"
+def guarantee(budget: Budget, conditions: Sequence[str] = ()) -> str:
+    """Return what a budget promises, in words, and what that depends on."""
+    said = f"ε = {budget.epsilon:.6g} at δ = {budget.delta:.3g}, however charges were chosen"
+    return f"{said}, PROVIDED THAT {'; and that '.join(conditions)}" if conditions else said
 
 
 def spent_lines(

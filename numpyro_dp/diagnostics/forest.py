@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_ROWS = 100
+# A prior is shown whole where the axis is no more than so many times as long for it; else so much
+# of an axis is left on either side for it to be seen leaving.
+_LONGER, _SIDE = 2.5, 0.15
 _ROW_HEIGHT, _MARGIN = 0.22, 1.0  # inches
 
 
@@ -36,7 +39,8 @@ def plot_forest(
     """Draw central intervals of several posteriors beside each other.
 
     The picture for comparing a private posterior with its prior, with another ε or, on made-up
-    records, with NUTS. It looks the same with either interface of ArviZ.
+    records, with NUTS. It looks the same with either interface of ArviZ. One whose name begins with
+    "prior" does not squeeze the others: where it is far wider, its intervals end in arrows.
 
     :param posteriors: by the name in the legend, each an :class:`~numpyro_dp.MCMC` or NumPyro's,
         what :meth:`numpyro_dp.DPSVI.run` or an estimator returned, an ArviZ object with a group
@@ -86,21 +90,53 @@ def plot_forest(
         name: np.concatenate([_flat(draws.values[site]) for site in sites], axis=1)
         for name, draws in found.items()
     }
-    for k, (name, draws) in enumerate(columns.items()):
-        low, left, middle, right, high = np.quantile(draws, levels, axis=0)
+    found_at = {name: np.quantile(draws, levels, axis=0) for name, draws in columns.items()}
+    edges = _edges(found_at)
+    for k, (name, (low, left, middle, right, high)) in enumerate(found_at.items()):
         y = places + 0.7 * ((k + 0.5) / len(found) - 0.5)
         ax.hlines(y, low, high, color=f"C{k}", linewidth=1.2)
         ax.hlines(y, left, right, color=f"C{k}", linewidth=3.5)
         ax.plot(middle, y, "o", color=f"C{k}", markerfacecolor="white", markersize=5, label=name)
+        if edges is not None:
+            for edge, leaves, arrow in zip(
+                edges, (low < edges[0], high > edges[1]), "<>", strict=True
+            ):
+                ax.plot(
+                    np.full(np.sum(leaves), edge), y[leaves], arrow, color=f"C{k}", clip_on=False
+                )
     for place in places[1::2]:
         ax.axhspan(place - 0.5, place + 0.5, color="0.95", zorder=0)
     ax.set_yticks(places, labels=rows)
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_xlabel(f"median, 50% and {100 * prob:.3g}% intervals")
+    beyond = ""
+    if edges is not None:
+        ax.set_xlim(edges)
+        beyond = "; arrows: beyond the axis"
+    ax.set_xlabel(f"median, 50% and {100 * prob:.3g}% intervals{beyond}")
     # Below the name of the axis, so that a title has its place.
     below = -0.5 * ax.figure.dpi / ax.get_window_extent().height
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, below), ncols=3, frameon=False)
     return ax
+
+
+def _edges(found: Mapping[str, np.ndarray]) -> tuple[float, float] | None:
+    """Ends of the axis where a prior would squeeze everything else; ``None`` where none does.
+
+    :param found: by posterior, levels of the coordinates, lowest first, (levels, coordinates).
+    """
+    others = [levels for name, levels in found.items() if not _is_prior(name)]
+    if not others or len(others) == len(found):
+        return None
+    low, high = (each([each(levels) for levels in others]) for each in (np.min, np.max))
+    whole = np.ptp([levels for levels in found.values()])
+    if not 0 < _LONGER * (high - low) < whole:
+        return None
+    side = _SIDE * (high - low)
+    return float(low - side), float(high + side)
+
+
+def _is_prior(name: str) -> bool:
+    return name.casefold().startswith("prior")
 
 
 def _draws(name: str, given: Any) -> _Draws:

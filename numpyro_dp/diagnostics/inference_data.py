@@ -47,9 +47,10 @@ def from_numpyro(
 
     The model is never evaluated: there is no ``log_likelihood``, ``observed_data``,
     ``constant_data``, ``lp`` or ``energy``, each of which would be an un-noised function of the
-    records, and no ``sampling_time``. Every dimension has a coordinate of its own name. A ``/`` in
-    a site's name (from ``numpyro.handlers.scope``) becomes a dot: netCDF and ``DataTree`` keep it
-    for groups.
+    records, and no ``sampling_time``. So ``az.loo`` and ``az.waic`` say "log likelihood not found
+    in inference data object"; on people held out ``private_log_predictive_density`` answers, for a
+    charge. Every dimension has a coordinate of its own name. A ``/`` in a site's name (from
+    ``numpyro.handlers.scope``) becomes a dot: netCDF and ``DataTree`` keep it for groups.
 
     :param mcmc: a :class:`~numpyro_dp.MCMC` that has run; or what an estimator returned, which is
         one chain of one draw; or what :meth:`numpyro_dp.DPSVI.run` or :meth:`numpyro_dp.VIPS.run`

@@ -205,7 +205,7 @@ class MCMC(numpyro.infer.MCMC):
                 self._forget()
         if self._described is not None and is_first():
             # Where the bar is shown too, and a script's own output is not.
-            self._described = self._described.show(sys.stderr)
+            self._described = self._described.show(sys.stderr, also_nothing=self.progress_bar)
 
     def _release_and_run(
         self, charged: ChargedRun, rng_key, args, kwargs, init_params, extra_fields
@@ -215,7 +215,7 @@ class MCMC(numpyro.infer.MCMC):
         kernel, keys = self.sampler, as_typed_keys(rng_key, int(self.num_chains))
         inputs = kernel, charged, keys, args, kwargs
         released = self._release.made(*inputs, progress_bar=self.progress_bar)
-        self._described = Described(released.facts, 1)
+        self._described = Described(released.facts, 1, judged=True)
         if init_params is not None:
             self._given[GIVEN_START] = None
         settled = released, int(self.num_warmup)

@@ -19,13 +19,17 @@ GIVEN_STATE = (
 
 # What notes take of a screen that is to show draws too.
 _LINES, _REPORT = 8, "print(mcmc.privacy)"
+_NOTHING = (
+    "No note speaks against this posterior. What notes cannot see: docs/howto/is-it-worth-having.md"
+)
 
 
 class Described(NamedTuple):
     """What is said of the last run.
 
     ``drawn`` is computed from the released draws, everything else from public values; ``shown``
-    says that the notes have been printed.
+    says that the notes have been printed, and ``judged`` that a release was held to every verdict,
+    so that no note is a finding too.
     """
 
     facts: RunFacts
@@ -33,6 +37,7 @@ class Described(NamedTuple):
     drawn: tuple[Note, ...] = ()
     started: tuple[str, ...] = ()
     shown: bool = False
+    judged: bool = False
 
     @classmethod
     def of(cls, facts: RunFacts, started: tuple[str, ...], steps_per_sample: int) -> Described:
@@ -54,15 +59,18 @@ class Described(NamedTuple):
         """One line on the notes for whoever looks at the draws; empty where there are none."""
         return in_one_line(self.told.notes, self.signs)
 
-    def show(self, where: TextIO) -> Described:
+    def show(self, where: TextIO, *, also_nothing: bool = True) -> Described:
         """Print the notes, the most harmful first, or one line where they have been printed.
 
+        :param also_nothing: print a line too where all was judged and no note speaks against it.
         :returns: this, shown.
         """
         notes = self.told.notes
         if notes:
             whole = short.notes_alone(notes, _LINES, _REPORT)
             print(self.in_short if self.shown else whole, file=where)
+        if also_nothing and self.judged and notes == self.facts.remarks:
+            print(_NOTHING, file=where)
         return self._replace(shown=True)
 
     @property

@@ -74,7 +74,6 @@ def blockwise_sum(
     blocks: int,
     size: int,
     num_records: int,
-    like: jax.ShapeDtypeStruct | None = None,
 ) -> Array:
     """The sum over a batch, one block after another.
 
@@ -85,7 +84,6 @@ def blockwise_sum(
     :param blocks: number of blocks.
     :param size: rows of each; together at least as many as the batch has places.
     :param num_records: records in the data.
-    :param like: what a block adds up to; by default traced.
     """
     if batch is not None and blocks > 1:
         padding = (0, blocks * size - batch[0].shape[0])
@@ -101,6 +99,6 @@ def blockwise_sum(
     def add(total: Array, number: Int32[Array, ""]) -> tuple[Array, None]:
         return total + one_block(number), None
 
-    like = jax.eval_shape(one_block, 0) if like is None else like
+    like = jax.eval_shape(one_block, 0)
     numbers = jnp.arange(blocks, dtype=jnp.int32)
     return lax.scan(add, jnp.zeros(like.shape, like.dtype), numbers)[0]

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import random
 from jaxtyping import Array, Bool, Float, Float32, Int32, Key, UInt32
 
@@ -269,10 +268,8 @@ class PrivateSum:
             return 0.0
         if self.schedule is None:
             return self.noise_multiplier * self.clip_norm
-        # A number on the host compiles nothing.
-        xp = np if isinstance(step, int) else jnp
-        levels = xp.asarray(self.schedule, xp.float32)
-        return levels[xp.clip(step, 0, len(self.schedule) - 1)] * self.clip_norm
+        levels = jnp.asarray(self.schedule, jnp.float32)
+        return levels[jnp.clip(step, 0, len(self.schedule) - 1)] * self.clip_norm
 
     def _bound(self, lattice: Lattice, step: int | Int32[Array, ""]) -> RecordLimit:
         if self.schedule is None:
@@ -339,22 +336,16 @@ class PrivateSum:
         sampler, shards, blocks = self.sampler, self.shards, self._blocks()
         batch = None if sampler is None or own_key is not None else sampler.draw(*batch_words)
         if shards is None:
-            of_all = self.num_records, self._whole
-            return blockwise_sum(vector, block_sum, records, batch, *blocks, *of_all)
+            return blockwise_sum(vector, block_sum, records, batch, *blocks, self.num_records)
         size = shards.rows(self.num_records)
 
         def part(leaves: list[Array], share: Any, first: Array, held: Array) -> Array:
             def of_device(vectors: Any, rows: Array, mask: Array) -> Array:
                 return block_sum(vectors, first + rows, mask & (rows < held))
 
-            return blockwise_sum(vector, of_device, leaves, share, *blocks, size, self._whole)
+            return blockwise_sum(vector, of_device, leaves, share, *blocks, size)
 
         return sum_over_devices(shards, self.num_records, part, records, sampler, batch, own_key)
-
-    @property
-    def _whole(self) -> jax.ShapeDtypeStruct | None:
-        """What integers add up to, known without tracing a record's vector once more."""
-        return None if self.lattice is None else jax.ShapeDtypeStruct((self.dim,), jnp.int32)
 
     def _in_float32(self, record_vector: RecordVector) -> RecordVector:
         """``record_vector`` as it is rounded: scaled, in single precision."""

@@ -50,6 +50,11 @@ _NUMBER = (
     "how many different values there are is private: pass the number of groups, known beforehand, "
     "as a Python number, such as `num_groups=4`"
 )
+_BY_NUMBER = (
+    ". Perhaps the model was written for a table: columns of an array have numbers and no names. "
+    "Take `x[:, 0]`, or pass a dictionary of columns, `{c: table[c].to_numpy() for c in "
+    'table.columns}`, of which `x["age"]` is one'
+)
 _COUNTING = ("set(", "unique(", "max(", ".nunique", "bincount(")
 
 
@@ -75,9 +80,8 @@ def explained(
             raise UnsupportedModelError(_of_values(error)) from error
         problem = problem_of(error)
         if plate is None:
-            text = (
-                f"the model cannot be traced on arrays of these shapes{given}: {problem}{perhaps}"
-            )
+            text = f"the model cannot be traced on arrays of these shapes{given}: {problem}"
+            text = f"{text}{perhaps}{_of_table(error)}"
         else:
             text = (
                 f"the model cannot be run on {'one record' if rows == 1 else f'{rows} records'} of "
@@ -89,6 +93,12 @@ def explained(
 def problem_of(error: Exception) -> str:
     """What was raised, and where; its text only where JAX or NumPyro wrote it."""
     return f"{_summary(error)} ({_place(error)})"
+
+
+def _of_table(error: Exception) -> str:
+    """What helps a model that was written for a table and got an array; empty of other errors."""
+    asked = isinstance(error, AttributeError) and isinstance(error.obj, jax.Array)
+    return _BY_NUMBER if asked or "string indexing" in str(error) else ""
 
 
 def _of_values(error: Exception) -> str:
@@ -215,7 +225,8 @@ def misfits(layout: Layout) -> str:
         told = ", ".join(f"`{leaf.name}` {leaf.shape[0]}" for leaf in odd)
         texts.append(
             f"the rows are not aligned: `{like.name}` has {usual}, {told}. Give all that holds "
-            "records a row for each, in the same order, and wrap what holds nothing private in "
+            "records a row for each, in the same order (split a table, and leave rows out, before "
+            "you take its columns apart), and wrap what holds nothing private in "
             "`numpyro_dp.public`"
         )
     return "".join(f". Perhaps {text}" for text in texts)

@@ -16,14 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_dp._arrays import as_jax, how_to_convert
+from numpyro_dp._arrays import as_jax, how_to_convert, how_to_unite
 from numpyro_dp._shards import PaddedRecords, Shards, shards_of
 from numpyro_dp._sources import NOT_FETCHED, Reading, RecordSource, Storage, storage_of
-from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.errors import UnsupportedModelError, refuse
 from numpyro_dp.model.names import parameter_names, path_name, quoted
 
-# So many arrays in a list are rows of one; and so many entries may be records whose number nobody
-# may look at.
+# So many arrays in a list are rows of one; so many entries may be records of a private number.
 MANY = 10
 _STATIC_TYPES = (bool, int, float, complex, str, bytes)
 # Rows in the place of a private number of records: a prime, hardly the length of another axis. What
@@ -223,6 +222,7 @@ class Layout:
                 f"no argument holds records (plate `{plate}`): pass the data as arguments of the "
                 "model, not by a closure"
             )
+        refused = []
         for leaf in self.arrays:
             if leaf.shape[0] == num_records:
                 continue
@@ -236,10 +236,11 @@ class Layout:
                     "; it is observed, so its records are somebody's: name the plate of the "
                     "persons with `data_plate=`, and give that plate the leading axis"
                 )
-            raise UnsupportedModelError(
+            refused.append(
                 f"argument `{leaf.name}` {leaf.shape} has no record axis (plate `{plate}` has "
                 f"size {num_records}, and the leading axis must be the record){turn}{remedy}"
             )
+        refuse(refused, "arguments")
 
 
 def read_arguments(
@@ -259,11 +260,17 @@ def read_arguments(
     names = parameter_names(model, *pair)
     leaves: list[ArrayLeaf | FixedLeaf] = []
     arrays: list[Any] = []
+    refused: list[str] = []
     for path, value in paths:
-        leaf = _read_leaf(path_name(path, names), value)
+        try:
+            leaf = _read_leaf(path_name(path, names), value)
+        except UnsupportedModelError as error:
+            refused.append(str(error))
+            continue
         leaves.append(leaf)
         if isinstance(leaf, ArrayLeaf):
             arrays.append(value)
+    refuse(refused, "arguments")
     return Layout(tree, tuple(leaves), shards_of(arrays), storage_of(arrays)), arrays
 
 
@@ -343,10 +350,9 @@ def _read_array(name: str, value: Any) -> ArrayLeaf:
             "a Boolean mask as two arrays"
         )
     if not _is_numeric(value):
-        mixed = '; a frame of numbers and bool needs `.to_numpy("float32")`'
         raise UnsupportedModelError(
             f"argument `{name}` is an array of dtype {value.dtype}: encode it as numbers (integer "
-            f"codes for categories){mixed if value.dtype == object else ''}"
+            f"codes for categories){how_to_unite(value)}"
         )
     if value.shape[0] == 0:
         raise UnsupportedModelError(

@@ -73,8 +73,9 @@ class Forecast(NamedTuple):
             f"{self.num_rounds} rounds of scores and information, {self.dim} coordinates, "
             f"{self.num_records} records, ε = {self.privacy.epsilon:g} at "
             f"δ = {self.privacy.delta:g} ({self.relation})\n"
-            f"  κ = {self.signal:.3g}, of the information {self.shape:.3g}; about {self.passes} "
-            f"gradients of all records\n"
+            f"  κ = {self.signal:.3g}, signal over noise by coordinate (enough from {_PLAIN:g}); "
+            f"of the information {self.shape:.3g} (from {_LEAST_SHAPE:g})\n"
+            f"  about {self.passes} gradients of all records\n"
             f"{fill(self.promise, 100, initial_indent='  ', subsequent_indent='  ')}"
         )
 

@@ -19,11 +19,11 @@ _FEW = 4
 _HEARD = 0.05
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
-_DISAGREEMENT, _TRAVEL, _MISFIT = 1.5, 3.0, 1.5
+_DISAGREEMENT, TRAVEL, _MISFIT = 1.5, 3.0, 1.5
 # No widening mends rounds that disagree by more than this, as those between several modes do.
 _TORN = 4.0
 # Where no more of a prior's variance than this is taken away, an interval is the prior's.
-_TOLD, _NAMED = 0.2, 6
+TOLD, _NAMED = 0.2, 6
 # And where no coordinate's is taken away by more than this, nothing much was told at all.
 _MUCH = 0.85
 # Where an interval is the prior's since few records speak, how far scores vary is known to .06 to
@@ -46,6 +46,7 @@ _OTHER_SCALE = (
 )
 # Where what a verdict is about ends, and its numbers begin.
 _REST = re.compile(r"[:(,]")
+_OF = "told of"
 
 
 class Located(NamedTuple):
@@ -95,7 +96,7 @@ class Located(NamedTuple):
     @property
     def arrived(self) -> bool:
         """Whether the last step was no longer than noise alone would make it."""
-        return self.travelled <= _TRAVEL * math.sqrt(len(self.mean))
+        return self.travelled <= TRAVEL * math.sqrt(len(self.mean))
 
     @property
     def misfits(self) -> bool:
@@ -184,7 +185,7 @@ class Located(NamedTuple):
         """
         heard = np.ones(len(names), bool) if read is None else np.asarray(read, bool)
         # What is not a number tells nothing either.
-        weak = [names[k] for k in np.flatnonzero(heard & ~(self.resolved >= _TOLD))]
+        weak = [names[k] for k in np.flatnonzero(heard & ~(self.resolved >= TOLD))]
         most = float(np.max(self.resolved, where=heard, initial=0.0))
         if not weak and most >= _MUCH:
             return ()
@@ -196,7 +197,7 @@ class Located(NamedTuple):
                 f"more budget or records. {_FAR_OUT}",
             )
         more = f" and {len(weak) - _NAMED} more" if len(weak) > _NAMED else ""
-        found = f"{rank}: next to nothing was told of {', '.join(weak[:_NAMED])}{more}: {thus}"
+        found = f"{rank}: next to nothing was {_OF} {', '.join(weak[:_NAMED])}{more}: {thus}"
         if len(weak) == np.count_nonzero(heard):
             # Rare categories are a few among others; all are missed where the scale is wrong.
             return (f"{found}. {_OTHER_SCALE}",)
@@ -207,8 +208,15 @@ def beginning(verdict: str) -> str:
     """What a verdict is about, after its rank if it has one, without numbers and remedy."""
     rank, found, rest = verdict.partition(": ")
     if found and rank in RANKS:
-        return f"{rank}: {_REST.split(rest)[0].strip()}"
-    return _REST.split(verdict)[0].strip()
+        return f"{rank}: {_begun(rest)}"
+    return _begun(verdict)
+
+
+def _begun(text: str) -> str:
+    head, *more = _REST.split(text, maxsplit=1)
+    # The first of several coordinates is not all of them.
+    several = bool(more) and text[len(head)] == "," and _OF in head
+    return f"{head.strip()}{', …' if several else ''}"
 
 
 def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> Located:

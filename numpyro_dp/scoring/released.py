@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.diagnostics import Diagnostics
 from numpyro_dp.scoring.located import Located
 from numpyro_dp.scoring.statistic import coordinate_names, read_coordinates, unravelled
 
@@ -125,43 +126,6 @@ def _log_likelihood(
     return -0.5 * jnp.sum(gap * gap)
 
 
-class Diagnostics(NamedTuple):
-    """What the released numbers say of the release.
-
-    A verdict begins with its rank, the most harmful first, and ends with what to do: ``do not use``
-    where the draws are of no posterior, ``with care`` where intervals may not hold what they state,
-    ``wide`` where they hold it and tell little. docs/howto/is-it-worth-having.md has all of them.
-
-    - **information**: of the whitened coordinates' directions, ascending, shape (dim,); about 1
-      where the posterior is all the records', about 0 of latents that no record's term reads.
-    - **noise_sd**: privacy noise in them, shape (dim,).
-    - **resolved**: share of each coordinate's prior variance that the release takes away, by site;
-      below .2 an interval is the prior's. It goes by independent moments of the prior, so it is
-      about 0 for a latent that no record's term reads, such as the scale of groups, whatever the
-      records tell of that through other latents; no verdict is made of those.
-    - **dispersion**: how much more the records' scores vary than the information says; counted in
-      the intervals.
-    - **misfit**: how much more than the model expects; above 1.5, and by twice its noise, the model
-      does not fit. **misfit_sd**: its noise; above .5 beside a coordinate that is not resolved,
-      the truth may lie far out in the prior.
-    - **disagreement**: χ² of the rounds over its degrees of freedom; about 1, too much above 1.5
-      and what chance allows, and above 4 beyond repair.
-    - **travelled**: posterior sds between the last round and the posterior's mean; beyond three
-      times the root of the number of coordinates the release has not arrived.
-    - **verdicts**: what that means, in sentences; empty where nothing is wrong.
-    """
-
-    information: np.ndarray
-    noise_sd: np.ndarray
-    resolved: dict[str, np.ndarray]
-    dispersion: float
-    misfit: float
-    misfit_sd: float
-    disagreement: float
-    travelled: float
-    verdicts: tuple[str, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class ReleasedLikelihood:
     """What :meth:`LikelihoodRelease.run` returns: a likelihood that holds no record.
@@ -238,7 +202,7 @@ class ReleasedLikelihood:
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """How far to trust it."""
+        """How far to trust it; ``print`` it."""
         at = self.located
         resolved = unravelled(self.private_model, np.asarray(at.resolved))
         return Diagnostics(

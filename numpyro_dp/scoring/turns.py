@@ -67,9 +67,9 @@ def rounds_in_turn(bound: BoundRelease) -> Generator[Ask, np.ndarray, list[Round
     prior, shares = bound.prior, bound.shares
     joint = bound.plan.sums[1]
     whole = RoundSettings(prior.mean, np.diag(prior.sd), 1.0, 1.0)
-    noise_sd = float(bound.plan.sums[0].noise_sd(0))
+    (noise_sd,) = _noise(bound.plan.sums[0], 1)
     settings = first_settings(prior, (yield Ask(0, whole, 0)), FIRST_BIN, noise_sd)
-    noise = [float(joint.noise_sd(step)) for step in range(len(shares))]
+    noise = _noise(joint, len(shares))
     signal = float(np.mean([1 / (nm * math.sqrt(s)) for nm, s in zip(noise, shares, strict=True)]))
     rounds: list[Round] = []
     for step, share in enumerate(shares):
@@ -109,6 +109,16 @@ def round_position(settings: RoundSettings) -> RoundPosition:
     numbers = settings.u, settings.whitening / clip, settings.information_bound / clip**2
     leaves: list[Any] = [np.asarray(x, jnp.result_type(float)) for x in numbers]
     return RoundPosition(*leaves)
+
+
+def _noise(each: PrivateSum, steps: int) -> list[float]:
+    """Standard deviations of the noise of the first steps, from one small program."""
+    return [float(sd) for sd in _noise_sds(each, steps)]
+
+
+_noise_sds = quickly_jitted(
+    lambda each, steps: [each.noise_sd(step) for step in range(steps)], static_argnums=(0, 1)
+)
 
 
 def _read(settings: RoundSettings, released: np.ndarray, noise: float, share: float) -> Round:

@@ -73,6 +73,52 @@ def test_given_axes_are_drawn_into_and_new_ones_are_high_enough():
     assert many > few + 5
 
 
+WIDE = {"w": RNG.normal(0.0, 40.0, (400, 2, 2)), "scale": 300 + RNG.exponential(size=400)}
+
+
+def arrows(ax):
+    """Where arrows stand, by their direction: pairs of an edge and a row's place."""
+    found = {"<": [], ">": []}
+    for line in ax.lines:
+        if line.get_marker() in found:
+            found[line.get_marker()] += [*zip(line.get_xdata(), line.get_ydata(), strict=True)]
+    return found
+
+
+@pytest.mark.parametrize("name", ["prior", "Prior (wide)"])
+def test_a_wide_prior_does_not_squeeze_the_posteriors(name):
+    ax = ndp.plot_forest({name: WIDE, "private": DRAWS}, var_names=["w", "scale"])
+    left, right = ax.get_xlim()
+    ends = np.quantile(np.c_[DRAWS["w"].reshape(400, 4), DRAWS["scale"]], [0.05, 0.95], axis=0)
+    assert left < ends.min()
+    assert right > ends.max()
+    assert right - left < 1.5 * np.ptp(ends)
+    # Four rows leave on both sides; all of the last lies to the right.
+    found = arrows(ax)
+    assert [(edge == left, round(y)) for edge, y in found["<"]] == [(True, k) for k in range(4)]
+    assert [(edge == right, round(y)) for edge, y in found[">"]] == [(True, k) for k in range(5)]
+    assert "arrows: beyond the axis" in ax.get_xlabel()
+
+
+@pytest.mark.parametrize(
+    "posteriors",
+    [
+        # Not much wider, no prior, and nothing else to look at.
+        {"prior": OTHER, "private": DRAWS},
+        {"private, ε = .1": WIDE, "NUTS": DRAWS},
+        {"prior": WIDE},
+    ],
+)
+def test_what_is_to_be_seen_is_shown_whole(posteriors):
+    ax = ndp.plot_forest(posteriors, var_names="w")
+    ends = np.concatenate([np.ravel(s) for c in ax.collections for s in c.get_segments()])
+    shown = ends.reshape(-1, 2)[:, 0]
+    assert ax.get_xlim()[0] < shown.min()
+    assert ax.get_xlim()[1] > shown.max()
+    assert arrows(ax) == {"<": [], ">": []}
+    assert "arrows" not in ax.get_xlabel()
+
+
 @pytest.mark.parametrize(
     ("posteriors", "options", "message"),
     [

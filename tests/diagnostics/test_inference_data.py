@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import arviz as az
 import jax
@@ -33,6 +34,8 @@ PLOTS = (
     "plot_trace_dist",
 )
 
+DOCS = Path(__file__).parents[2] / "docs"
+ABSENT_IN = ("howto/inspect-in-arviz.md", "troubleshooting.md")
 INPUTS = np.array([[1.0, 0.5, -0.5], [1.0, 0.0, 1.0]], np.float32)
 
 
@@ -80,6 +83,25 @@ def test_groups_dimensions_and_coordinates(mcmc):
     assert idata.posterior["w"].dims == ("chain", "draw", "input")
     np.testing.assert_array_equal(idata.posterior["w"], mcmc.get_samples(group_by_chain=True)["w"])
     assert list(az.summary(idata, var_names="w").index) == ["w[one]", "w[a]", "w[b]"]
+
+
+def test_what_arviz_says_of_absent_groups_is_found_in_the_documentation(mcmc):
+    """Whoever searches for the message has to find why, and what to do instead."""
+    idata = ndp.from_numpyro(mcmc)
+    pages = [(DOCS / page).read_text("utf-8") for page in ABSENT_IN]
+    # Of one interface, the other, or both.
+    calls = {"loo": {}, "waic": {}, "plot_ppc": {}, "plot_ppc_dist": {}, "plot_loo_pit": {"y": "y"}}
+    if not az.__version__.startswith("0."):
+        calls["plot_loo_pit"] = {}
+    said = []
+    for name in calls.keys() & set(dir(az)):
+        with pytest.raises((TypeError, KeyError, AttributeError)) as caught:
+            getattr(az, name)(idata, **calls[name])
+        said.append(str(caught.value).strip("'").removeprefix("`data` "))
+    assert len(said) >= 3
+    for page in pages:
+        written = page.replace("'DataTree' …", "'DataTree' object has no attribute 'observed_data'")
+        assert [text for text in said if text.removesuffix(" for ppcplot") not in written] == []
 
 
 def test_given_groups_hold_what_was_given(pair):

@@ -1,7 +1,10 @@
 """DPNUTS: one release, then NumPyro's own NUTS, as often as one likes."""
 
 import pickle
+import sys
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -113,6 +116,31 @@ def test_the_summary_ends_with_the_privacy_line(ran, capsys):
     mcmc, _, _ = ran
     mcmc.print_summary()
     assert "ε=" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_release_that_nothing_speaks_against_says_so_and_claims_no_more(ran, capsys):
+    mcmc, described = ran[0], ran[0]._described
+    assert mcmc.privacy.notes == ()
+    mcmc.print_summary()
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith("No note speaks against this posterior. What notes cannot see: docs/")
+    assert len(line) <= 100
+    page = Path(__file__).parents[2] / line.split()[-1]
+    assert "## What no note can see" in page.read_text("utf-8").replace("###", "##")
+    # The end of a run says it where the bar is shown; whoever asked for silence has it.
+    described.show(sys.stderr, also_nothing=False)
+    assert capsys.readouterr().err == ""
+    mcmc.progress_bar = True
+    mcmc.run(jax.random.key(3), extra_fields=("energy", "potential_energy"))
+    mcmc.progress_bar = False
+    assert capsys.readouterr().err.splitlines()[-1] == line
+    # A note that does speak against it, and a remark that does not.
+    remarked = replace(described.facts, remarks=("a row was taken for a record",))
+    described._replace(facts=remarked).show(sys.stdout)
+    assert capsys.readouterr().out.splitlines()[-1] == line
+    noted = replace(described.facts, notes=("with care: it is odd",))
+    described._replace(facts=noted).show(sys.stdout)
+    assert "No note" not in capsys.readouterr().out
 
 
 def test_a_budget_that_does_not_hold_it_refuses_before_anything(data):

@@ -300,7 +300,11 @@ class Frame(Table):
 
 
 @pytest.mark.parametrize(
-    ("table", "remedy"), [(Table(), "its columns' `.to_numpy()`"), (Frame(), "`x.to_numpy()`")]
+    ("table", "remedy"),
+    [
+        (Table(), "its columns' `.to_numpy()`"),
+        (Frame(), "`{c: x[c].to_numpy() for c in x.columns}`, by name"),
+    ],
 )
 def test_a_table_is_refused_with_the_call_that_makes_an_array_of_it(table, remedy):
     with pytest.raises(ndp.UnsupportedModelError) as error:

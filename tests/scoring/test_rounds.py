@@ -206,8 +206,10 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
         ("do not use: not arrived: the last", "do not use: not arrived"),
         (
             "wide: next to nothing was told of w[3], b: their",
-            "wide: next to nothing was told of w[3]",
+            "wide: next to nothing was told of w[3], …",
         ),
+        ("wide: next to nothing was told of b: its", "wide: next to nothing was told of b"),
+        ("with care: was hardly told from noise, so that", "with care: was hardly told from noise"),
         ("with care: the rounds disagree (2.1 times", "with care: the rounds disagree"),
         ("2.5 times too wide (temperature 3)", "2.5 times too wide"),
         ("wide", "wide"),

@@ -89,6 +89,8 @@ class Statement:
     ledger_left: float | None
     ledger_path: str | None
     ledger_guarantee: str | None = None
+    # Of all its charges: without them its ε is infinite.
+    ledger_conditions: tuple[str, ...] = ()
     # What the caller supplied that this ε does not cover; among what is assumed public, too.
     given: tuple[str, ...] = ()
     events: tuple[tuple[str, str], ...]

@@ -46,7 +46,7 @@ class PrivacyReport(Statement):
     - **advantage**, **tpr_at_fpr**, **attacker_certainty**: bounds, in [0, 1], on any attack.
     - **steps**, **warmup_steps**, **num_chains**: private steps of all chains, of warm-up, chains.
     - **ledger_epsilon**, **ledger_budget**, **ledger_left**: of the whole ledger, ``None`` where
-      there is none.
+      there is none; **ledger_conditions**: what the guarantee of its budget depends on.
     - **events**: label and JSON form of each charge, from which :meth:`recompute` derives ε.
 
     **Privacy.** Computed from charged events and public facts of the run: free to publish.
@@ -196,17 +196,20 @@ def _ledger_facts(
 ) -> tuple[int | None, dict[str, Any]]:
     if accountant is None:
         names = ("epsilon", "delta", "budget", "left", "path", "guarantee")
-        return None, {f"ledger_{name}": None for name in names}
+        return None, {"ledger_conditions": (), **{f"ledger_{name}": None for name in names}}
     budget = accountant.budget
     # A ledger without a budget has no δ of its own to set beside the run's.
     stated = delta if budget is None else accountant.stated_delta
+    found = (entry.condition for entry in accountant.entries if entry.condition is not None)
+    conditions = tuple(dict.fromkeys(found))
     return max(accountant.releases - own, 0), {
         "ledger_epsilon": accountant.epsilon(stated),
         "ledger_delta": stated,
         "ledger_budget": None if budget is None else budget.epsilon,
         "ledger_left": accountant.remaining(),
         "ledger_path": None if accountant.path is None else str(accountant.path),
-        "ledger_guarantee": None if budget is None else guarantee(budget),
+        "ledger_guarantee": None if budget is None else guarantee(budget, conditions),
+        "ledger_conditions": conditions,
     }
 
 

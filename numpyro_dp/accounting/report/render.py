@@ -124,11 +124,16 @@ def ledger(report: Statement) -> str:
     """Return what was charged to the whole ledger, and what is left of its budget."""
     where = report.ledger_path or "in memory"
     spent = f"ε = {_number(report.ledger_epsilon)} at δ = {_number(report.ledger_delta, 3)}"
+    conditions = report.ledger_conditions
     if report.ledger_budget is None:
-        return f"{spent} for a list of charges fixed in advance, no budget ({where})"
+        finite = (
+            f", finite only PROVIDED THAT {'; and that '.join(conditions)}," if conditions else ""
+        )
+        return f"{spent}{finite} for a list of charges fixed in advance, no budget ({where})"
     said = report.ledger_guarantee or f"budget of ε = {_number(report.ledger_budget)}"
     left = "not stated" if report.ledger_left is None else rounded_down(report.ledger_left)
-    return f"{said}; {spent} charged, ε = {left} left ({where})"
+    fails, holds = (" where that fails", " where it holds") if conditions else ("", "")
+    return f"{said}; {spent} charged{fails}, ε = {left} left{holds} ({where})"
 
 
 def text(report: Statement) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,17 +15,22 @@ from jaxtyping import Bool, Float
 
 from numpyro_dp.diagnostics.inference_data import assembled, dataset_of
 from numpyro_dp.diagnostics.plots import axes_or_new
-from numpyro_dp.scoring.located import beginning
+from numpyro_dp.scoring.located import DO_NOT_USE, RANKS, beginning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Draws that a rank is taken among: spread over the chain, so that they are nearly independent.
 _RANKED = 99
-_BINS = 10
+_BINS, _WIDTH = 10, 98
 # What of a verdict's beginning differs from data set to data set.
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _CENTRAL = np.linspace(0, 1, 101)
+# Of a data set: something without a rank was said, or nothing at all.
+_OTHER, _NOTHING = "other notes", "no note"
+# Standard errors that a rate may be off by chance; of the worst of several sites; and how much of
+# the truths' spread an interval has left where next to nothing was learnt.
+_CHANCE, _OF_SEVERAL, _UNTOLD = 2.0, 3.0, 0.9
 # What a table's widths and errors are, without a reference and with one.
 _RELATIVE = {
     False: "width: median, in the site's own units; error: root mean square of means about truths, "
@@ -161,9 +167,62 @@ class CoverageResult:
         return dict(Counter(each for of_set in said for each in of_set).most_common())
 
     @property
+    def ranks(self) -> dict[str, int]:
+        """On how many data sets the worst that the method said of itself had which rank.
+
+        "other notes" stands for what has no rank, "no note" where it said nothing.
+        """
+        worst = Counter(map(_worst, self.fitted.verdicts))
+        return {rank: worst[rank] for rank in (*RANKS, _OTHER, _NOTHING) if worst[rank]}
+
+    @property
     def pooled(self) -> SiteCoverage:
         """Of all coordinates."""
         return self._of(slice(None))
+
+    @property
+    def usable(self) -> tuple[float, float]:
+        """Coverage and its error where the method did not say ``do not use``; NaN if nowhere."""
+        kept = [_worst(said) != DO_NOT_USE for said in self.fitted.verdicts]
+        if not any(kept):
+            return math.nan, math.nan
+        return self._rate(self.fitted.holds(self.truths)[np.array(kept)])
+
+    @property
+    def judgement(self) -> str:
+        """What follows from all of it, in a sentence."""
+        rate, error = self.pooled[:2]
+        # One data set is one truth at worst, however many coordinates it has.
+        most = max(error, math.sqrt(self.level * (1 - self.level) / self.num_datasets))
+        few = [
+            name
+            for name, site in self.sites.items()
+            if site.coverage < self.level - _OF_SEVERAL * site.standard_error
+        ]
+        if rate < self.level - _CHANCE * error:
+            said = "intervals hold the truth too rarely: they are too narrow, or off"
+        elif rate > self.level + _CHANCE * most:
+            said = "intervals hold the truth more often than they say: they are too wide"
+        else:
+            said = f"intervals hold what they say, as far as {self.num_datasets} data sets tell"
+            if few:
+                said = f"{said}, but those of {', '.join(f'`{name}`' for name in few)} too rarely"
+        if self._untold:
+            said = f"{said}; they are about as wide as the prior, so that little was learnt"
+        refused = self.ranks.get(DO_NOT_USE, 0)
+        if refused:
+            said = (
+                f"{said}; {refused} of {self.num_datasets} fits say `{DO_NOT_USE}` of themselves: "
+                "mend what they name before a record is spent"
+            )
+        return said
+
+    @property
+    def _untold(self) -> bool:
+        """Whether half of the coordinates are known hardly better than before."""
+        spread = self.truths.std(0)
+        left = np.median(self.fitted.sd, axis=0)[spread > 0] / spread[spread > 0]
+        return bool(left.size and np.median(left) > _UNTOLD)
 
     @property
     def sites(self) -> dict[str, SiteCoverage]:
@@ -233,6 +292,14 @@ class CoverageResult:
         if self.verdicts:
             said = "; ".join(f"{text} ({count})" for text, count in self.verdicts.items())
             lines.append(f"  said by the method itself, in data sets: {said}")
+            worst = ", ".join(f"{rank} {count}" for rank, count in self.ranks.items())
+            lines.append(f"  data sets by the worst that was said of each: {worst}")
+        if DO_NOT_USE in self.ranks and len(self.ranks) > 1:
+            lines.append(
+                f"  where it did not say `{DO_NOT_USE}`, {_with_error(*self.usable)} of the truths "
+                "were held"
+            )
+        lines += [f"  {line}" for line in wrap(f"In short: {self.judgement}.", _WIDTH)]
         return "\n".join(lines)
 
     def plot(self, ax: Axes | None = None, *, kind: Literal["rank", "level"] = "rank") -> Axes:
@@ -274,6 +341,12 @@ class CoverageResult:
             for group, table in groups.items()
         }
         return assembled(datasets)
+
+
+def _worst(said: Sequence[str]) -> str:
+    """The rank of the worst of what was said of a data set."""
+    ranks = {each.partition(":")[0] for each in said}
+    return next((rank for rank in RANKS if rank in ranks), _OTHER if said else _NOTHING)
 
 
 def _kept(fitted: Posteriors, truths: Table) -> tuple[np.ndarray, Table, Table]:

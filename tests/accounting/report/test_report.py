@@ -16,6 +16,7 @@ from numpyro_dp.accounting.events import (
     SelfComposedDpEvent,
     to_json,
 )
+from numpyro_dp.accounting.report import render
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.accounting.report.risk import attack_risk
 
@@ -110,6 +111,35 @@ def test_the_ledger_has_its_own_line():
     assert report.earlier_runs == 1
     assert "1 earlier charge in this ledger" in report.full()
     assert "whole ledger" in str(report)
+
+
+def test_a_ledgers_row_says_what_its_guarantee_depends_on():
+    """A finite budget beside ε = ∞ charged contradicted itself, and the condition was missing."""
+    for budget in (Budget(3.0, 1e-6), None):
+        accountant = Accountant(budget, allow_conditional=True)
+        accountant.charge(GaussianDpEvent(10.0), label="a", condition="nobody has the keys")
+        accountant.charge(GaussianDpEvent(10.0), label="b", condition="the store is trusted")
+        # This result's own charge depends on nothing.
+        accountant.charge(EVENT, label="DPSGLD")
+        report = build(accountant=accountant)
+        assert report.conditions == ()
+        assert report.ledger_conditions == ("nobody has the keys", "the store is trusted")
+        assert report.ledger_epsilon == math.inf
+        row = render.ledger(report)
+        assert "PROVIDED THAT nobody has the keys; and that the store is trusted" in row
+        for text in (report.full(), str(report), report.to_markdown(), report._repr_html_()):
+            assert "PROVIDED THAT nobody has the keys" in " ".join(text.split())
+        if budget is not None:
+            assert "ε = ∞ at δ = 1e-06 charged where that fails" in row
+            assert "left where it holds" in row
+            # Nor does it stand alone where a program reads it.
+            assert "nobody has the keys" in report.to_dict()["ledger_guarantee"]
+        assert PrivacyReport.from_dict(json.loads(report.to_json())) == report
+    plain = Accountant(Budget(3.0, 1e-6))
+    plain.charge(EVENT, label="DPSGLD")
+    row = render.ledger(build(accountant=plain))
+    assert "PROVIDED" not in row
+    assert "fails" not in row
 
 
 def test_without_privacy_it_says_so():

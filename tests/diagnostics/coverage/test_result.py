@@ -9,9 +9,9 @@ from numpyro_dp.diagnostics.coverage.result import CoverageResult, Posteriors, s
 DATASETS, SHAPES = 400, {"w": (2,), "scale": ()}
 
 
-def made(rng, truths, narrow=1.0, verdicts=()):
+def made(rng, truths, narrow=1.0, verdicts=(), off=1.0):
     """Posteriors of sd 1 whose means are off by as much, and what is said of them."""
-    means = truths + rng.normal(size=truths.shape)
+    means = truths + off * rng.normal(size=truths.shape)
     # A truth is at the same rank in a posterior as in one about its own mean.
     ranks = (np.argsort(np.argsort((truths - means), axis=0), axis=0) + 0.5) / len(truths)
     said = (*verdicts, *((),) * (len(truths) - len(verdicts)))
@@ -54,6 +54,78 @@ def test_the_table_says_it(found):
     assert "do not use: not arrived (2); … times too wide (1)" in text
     assert "width: median, as a multiple of Exact's; error: root mean square" in text
     assert "not finite" not in text
+
+
+def judged(narrow=1.0, verdicts=(), datasets=DATASETS, spread=5.0, off=1.0):
+    """Coverage of intervals of so many sds; the truths spread as far as the prior."""
+    rng = np.random.default_rng(1)
+    truths = spread * rng.normal(size=(datasets, 3))
+    return CoverageResult(
+        "m", 0.95, 10, SHAPES, truths, made(rng, truths, narrow, verdicts, off=off)
+    )
+
+
+def test_fits_are_counted_by_the_worst_that_was_said_of_them(found):
+    assert found.ranks == {"do not use": 2, "no note": 398}
+    said = [("wide: a", "do not use: b"), ("wide: a", "with care: c"), ("diverged",), ("wide: a",)]
+    few = judged(verdicts=said, datasets=5)
+    assert few.ranks == {
+        "do not use": 1, "with care": 1, "wide": 1, "other notes": 1, "no note": 1
+    }  # fmt: skip
+    assert "do not use 1, with care 1, wide 1, other notes 1, no note 1" in str(few)
+    assert "by the worst" not in str(judged())
+
+
+def test_the_average_without_what_the_method_refused_itself():
+    """Half of the fits are of another truth, and say so."""
+    good, bad = judged(), judged(off=9.0)
+    half = DATASETS // 2
+    pairs = zip(bad.fitted[:5], good.fitted[:5], strict=True)
+    tables = [np.r_[refused[:half], table[half:]] for refused, table in pairs]
+    said = ((("do not use: torn",),) * half) + ((),) * half
+    truths = np.r_[bad.truths[:half], good.truths[half:]]
+    mixed = CoverageResult("m", 0.95, 10, SHAPES, truths, Posteriors(*tables, said))
+    assert mixed.pooled.coverage < 0.7
+    assert mixed.usable[0] == pytest.approx(0.95, abs=4 * mixed.usable[1])
+    assert f"where it did not say `do not use`, {mixed.usable[0]:.3f}" in str(mixed)
+    assert "too rarely" in mixed.judgement
+    assert f"{half} of {DATASETS} fits say `do not use`" in mixed.judgement
+    # Where no fit is left there is no such average.
+    none = judged(verdicts=[("do not use: torn",)] * DATASETS)
+    assert np.isnan(none.usable[0])
+    assert "did not say" not in str(none)
+
+
+@pytest.mark.parametrize(
+    ("options", "says", "says_not"),
+    [
+        ({}, "hold what they say, as far as 400 data sets", "wide"),
+        ({"narrow": 0.5}, "too rarely", "hold what they say"),
+        ({"narrow": 3.0}, "they are too wide", "hold what they say"),
+        # Twenty data sets that all hold their truths are no finding.
+        ({"datasets": 20, "narrow": 1.4}, "hold what they say, as far as 20", "too wide"),
+        ({"spread": 1.0}, "little was learnt", "do not use"),
+        ({"verdicts": [("wide: little was told",)]}, "hold what they say", "do not use"),
+    ],
+)
+def test_the_last_sentence_judges(options, says, says_not):
+    found = judged(**options)
+    assert says in found.judgement
+    assert says_not not in found.judgement
+    last = " ".join(line.strip() for line in str(found).splitlines())
+    assert last.endswith(f"In short: {found.judgement}.")
+
+
+def test_one_bad_site_among_good_ones_is_named():
+    rng = np.random.default_rng(2)
+    truths = 5.0 * rng.normal(size=(DATASETS, 21))
+    good, bad = made(rng, truths), made(rng, truths, 0.8)
+    pairs = zip(good[:5], bad[:5], strict=True)
+    tables = [np.c_[table[:, :20], narrow[:, 20:]] for table, narrow in pairs]
+    fitted = Posteriors(*tables, good.verdicts)
+    found = CoverageResult("m", 0.95, 10, {"w": (20,), "scale": ()}, truths, fitted)
+    assert "hold what they say" in found.judgement
+    assert "but those of `scale` too rarely" in found.judgement
 
 
 def test_draws_that_are_not_finite_miss_their_truth():

@@ -1,0 +1,105 @@
+"""What the released numbers say of a release, and how that is printed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpyro_dp.accounting.report import short
+from numpyro_dp.scoring.located import TOLD, TRAVEL
+
+# Lines of the whole, and of them those of verdicts.
+_LINES, _VERDICTS = 20, 7
+_NAME, _VALUE = 14, 15
+
+
+class Diagnostics(NamedTuple):
+    """What the released numbers say of the release; ``print`` it.
+
+    A verdict begins with its rank, the most harmful first, and ends with what to do: ``do not use``
+    where the draws are of no posterior, ``with care`` where intervals may not hold what they state,
+    ``wide`` where they hold it and tell little. docs/howto/is-it-worth-having.md has all of them.
+
+    - **information**: of the whitened coordinates' directions, ascending, shape (dim,); about 1
+      where the posterior is all the records', about 0 of latents that no record's term reads.
+    - **noise_sd**: privacy noise in them, shape (dim,).
+    - **resolved**: share of each coordinate's prior variance that the release takes away, by site;
+      below .2 an interval is the prior's. It goes by independent moments of the prior, so it is
+      about 0 for a latent that no record's term reads, such as the scale of groups, whatever the
+      records tell of that through other latents; no verdict is made of those.
+    - **dispersion**: how much more the records' scores vary than the information says; counted in
+      the intervals.
+    - **misfit**: how much more than the model expects; above 1.5, and by twice its noise, the model
+      does not fit. **misfit_sd**: its noise; above .5 beside a coordinate that is not resolved,
+      the truth may lie far out in the prior.
+    - **disagreement**: χ² of the rounds over its degrees of freedom; about 1, too much above 1.5
+      and what chance allows, and above 4 beyond repair.
+    - **travelled**: posterior sds between the last round and the posterior's mean; beyond three
+      times the root of the number of coordinates the release has not arrived.
+    - **verdicts**: what that means, in sentences; empty where nothing is wrong.
+    """
+
+    information: np.ndarray
+    noise_sd: np.ndarray
+    resolved: dict[str, np.ndarray]
+    dispersion: float
+    misfit: float
+    misfit_sd: float
+    disagreement: float
+    travelled: float
+    verdicts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """At most twenty lines: verdicts, then what they are made of, in words."""
+        size = len(self.information)
+        numbers = [
+            ("misfit", f"{self.misfit:.2f} ± {self.misfit_sd:.2f}", "about 1 where the model fits"),
+            ("disagreement", f"{self.disagreement:.2f}", "of the rounds; about 1 by chance"),
+            (
+                "travelled",
+                f"{self.travelled:.2f}",
+                f"posterior sds in the last step; above {TRAVEL * size**0.5:.1f} not arrived",
+            ),
+            ("dispersion", f"{self.dispersion:.2f}", "how records vary; intervals allow for it"),
+            (
+                "information",
+                _range(self.information),
+                f"of {size} direction{'s' * (size > 1)}; 1 where the records decide, 0 where the "
+                "prior does",
+            ),
+            ("noise_sd", _range(self.noise_sd), "privacy noise in these; good below 1"),
+        ]
+        said = short.notes_alone(self.verdicts, _VERDICTS, ".verdicts") or (
+            "No verdict speaks against this release. What verdicts cannot see: "
+            "docs/howto/is-it-worth-having.md"
+        )
+        lines = [
+            *said.splitlines(),
+            *(f"{name:{_NAME}}{value:{_VALUE}}{words}" for name, value, words in numbers),
+            f"resolved: share of the prior's variance taken away; below {TOLD} an interval is the "
+            "prior's",
+        ]
+        room = _LINES - len(lines)
+        sites = list(self.resolved)
+        shown = sites if len(sites) <= room else sites[: room - 1]
+        lines += [_row(name, self.resolved[name]) for name in shown]
+        if len(shown) < len(sites):
+            lines.append(f"  … and {len(sites) - len(shown)} more: .resolved")
+        return "\n".join(lines)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """In a notebook the same, in place of arrays."""
+        printer.text(str(self))
+
+
+def _row(name: str, resolved: np.ndarray) -> str:
+    number = np.size(resolved)
+    several = f"in {number} coordinates" if number > 1 else ""
+    return f"  {name:{_NAME - 2}} {_range(resolved):{_VALUE}}{several}".rstrip()
+
+
+def _range(values: np.ndarray) -> str:
+    """The least and the greatest, or one number where these look alike."""
+    ends = [f"{end:.2f}" for end in (np.min(values), np.max(values))]
+    return " to ".join(dict.fromkeys(ends))

@@ -1,0 +1,60 @@
+"""What diagnostics and a forecast print: verdicts first, on one screen, no array, in words."""
+
+import numpy as np
+import pytest
+
+from numpyro_dp.accounting import Budget
+from numpyro_dp.scoring.diagnostics import Diagnostics
+from numpyro_dp.scoring.forecast import forecast
+
+FINE = Diagnostics(
+    information=np.array([0.304, 0.9, 1.02]),
+    noise_sd=np.array([0.1, 0.2, 0.22]),
+    resolved={"b": np.array(0.98), "w": np.array([0.979, 0.5])},
+    dispersion=1.1,
+    misfit=1.02,
+    misfit_sd=0.09,
+    disagreement=0.97,
+    travelled=0.31,
+    verdicts=(),
+)
+
+
+def test_each_site_has_a_row_and_each_number_its_words():
+    lines = str(FINE).splitlines()
+    assert lines[0].startswith("No verdict speaks against this release. What verdicts cannot see")
+    assert lines[-2].split() == ["b", "0.98"]
+    assert lines[-1].split() == ["w", "0.50", "to", "0.98", "in", "2", "coordinates"]
+    named = [line.split()[0] for line in lines[1:]]
+    assert {f for f in FINE._fields if f not in ("misfit_sd", "verdicts")} < {*named, "resolved"}
+    # Three times the root of three coordinates.
+    assert "1.02 ± 0.09" in lines[1]
+    assert "above 5.2 not arrived" in str(FINE)
+    assert "array(" not in str(FINE)
+
+
+def test_verdicts_come_first_and_a_screen_holds_all():
+    verdicts = tuple(f"with care: {k} {'goes on and on ' * 20}" for k in range(3))
+    many = {f"site{k}": np.full((2, 2), 0.5) for k in range(30)}
+    lines = str(FINE._replace(verdicts=verdicts, resolved=many)).splitlines()
+    assert lines[0].startswith("note  with care: 0")
+    assert sum(line.startswith("note  ") for line in lines) == 3
+    assert "No verdict" not in lines[0]
+    assert len(lines) == 20
+    assert max(map(len, lines)) <= 100
+    shown = sum(line.startswith("  site") for line in lines)
+    assert lines[-1] == f"  … and {30 - shown} more: .resolved"
+
+
+def test_a_notebook_shows_the_same():
+    pretty = pytest.importorskip("IPython.lib.pretty").pretty
+    assert pretty(FINE) == str(FINE)
+
+
+def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
+    asked = {"num_records": 1_000, "dim": 4, "outcomes": 0, "signal": 0.27, "num_rounds": None}
+    found = forecast(**asked, privacy=Budget(1.0, 1e-5), relation="zero_out")
+    _, line, *_ = str(found).splitlines()
+    assert f"κ = {found.signal:.3g}, signal over noise by coordinate (enough from 20)" in line
+    assert f"of the information {found.shape:.3g} (from 3)" in line
+    assert max(map(len, str(found).splitlines())) <= 100
