@@ -35,6 +35,11 @@ _NEARER = (
     "Give priors on the scale of the answer (within a factor of ten), divide inputs and outcomes "
     "by public constants, or give more privacy budget or records"
 )
+_TAILS = (
+    "Outcomes with heavier tails than the family's are cut elsewhere in each round: take StudentT "
+    "for Normal, NegativeBinomial2 for Poisson, or the logarithm of an outcome that is never "
+    "negative"
+)
 _FAR_OUT = (
     "Or the truth may lie so far out in the prior that no round found it: widen the prior to the "
     "scale of the answer"
@@ -108,13 +113,13 @@ class Located(NamedTuple):
         found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
         if self.disagreement > _TORN:
             return (
-                f"{DO_NOT_USE}: {found}the likelihood has several modes, or is not smooth. Give "
-                "each component of a mixture a prior centre of its own (an ordering alone is not "
-                "enough), or use DPSGLD"
+                f"{DO_NOT_USE}: {found}the records do not fit the model, or the likelihood has "
+                f"several modes. {_TAILS}. Give each component of a mixture a prior centre of its "
+                "own (an ordering alone is not enough)"
             )
         return (
             f"{WITH_CARE}: {found}the intervals were widened by that and are not calibrated. "
-            f"{_NEARER}"
+            f"{_TAILS}. {_NEARER}"
         )
 
     def verdicts(self, names: Sequence[str], read: Sequence[bool] | None = None) -> tuple[str, ...]:

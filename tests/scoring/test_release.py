@@ -507,3 +507,16 @@ def test_intervals_cover_as_they_say(model, generate, epsilon):
     share, unnamed = covered(model, generate, 1_000, epsilon, 20)
     assert share >= 0.82
     assert unnamed >= 12
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_skewed_outcome_under_a_normal_is_named_and_its_remedy_helps(seed):
+    rng = np.random.default_rng(seed)
+    cost = np.exp(0.5 + 0.8 * rng.normal(size=4_000)).astype(np.float32)
+    released = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, secure=False)
+    (said,) = released.run(jax.random.key(seed), cost, progress_bar=False).diagnostics.verdicts
+    assert "the rounds disagree" in said
+    assert "the logarithm of an outcome that is never negative" in said
+    again = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, secure=False)
+    mended = again.run(jax.random.key(seed), np.log(cost), progress_bar=False)
+    assert mended.diagnostics.verdicts == ()

@@ -197,7 +197,9 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     gone = at._replace(disagreement=15.0, travelled=99.0).verdicts("abcd")
     assert [each.split(":")[1] for each in gone] == [" not arrived"]
     assert "several modes" in torn[0]
-    assert "use DPSGLD" in torn[0]
+    # What tears rounds apart in most regressions; another sampler would only not say so.
+    assert "StudentT for Normal" in torn[0]
+    assert "DPSGLD" not in torn[0]
 
 
 @pytest.mark.parametrize(
