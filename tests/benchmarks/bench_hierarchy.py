@@ -2,12 +2,14 @@
 
 A round that asks at effects u sees residuals whose squares are larger by the distance of u from the
 effects' mode, so it says that log sigma is larger by half of that, relative to the number of
-records. Beside it: whether intervals of 95 % hold the truth.
+records. Beside it: whether intervals of 95 % hold the truth, and with --nuts how many times as wide
+as NUTS's on the records the effects' intervals are, by NUTS on the release.
 
     python tests/benchmarks/bench_hierarchy.py --groups 30 --epsilon 1 --releases 40
 """
 
 import argparse
+import json
 
 import jax
 import numpy as np
@@ -42,7 +44,15 @@ def made_up(rng, groups):
     return x.astype(np.float32), group, y.astype(np.float32)
 
 
-def one(seed, groups, epsilon, rounds_of):
+def spread(model, *args):
+    """Standard deviations of the effects under NUTS."""
+    kernel = numpyro.infer.NUTS(model)
+    mcmc = numpyro.infer.MCMC(kernel, num_warmup=300, num_samples=600, progress_bar=False)
+    mcmc.run(jax.random.key(0), *args)
+    return np.asarray(mcmc.get_samples()["theta"]).std(0)
+
+
+def one(seed, groups, epsilon, rounds_of, nuts):
     """How far sigma is above the mode, what was foretold, and above the truth, in its own sds."""
     x, group, y = made_up(np.random.default_rng(seed), groups)
     privacy = ndp.Budget(epsilon, 1e-5)
@@ -60,9 +70,9 @@ def one(seed, groups, epsilon, rounds_of):
     away = [np.sum((columns @ (each.at.u[effects] - mode)) ** 2) for each in rounds]
     foretold = weights @ away / variance / (2 * records)
     own, log_sigma = np.sqrt(at.covariance[k, k]), at.mean[k]
-    return np.array(
-        [log_sigma - np.log(variance) / 2, foretold, log_sigma - np.log(SIGMA)]
-    ) / own, np.max(at.widened)
+    above = [log_sigma - np.log(variance) / 2, foretold, log_sigma - np.log(SIGMA)]
+    ratio = spread(found.model) / spread(hierarchy, x, group, groups, y) if nuts else []
+    return np.array(above) / own, np.max(at.widened), ratio
 
 
 def main():
@@ -70,6 +80,7 @@ def main():
     parser.add_argument("--groups", type=int, default=30)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--releases", type=int, default=40)
+    parser.add_argument("--nuts", action="store_true")
     given = parser.parse_args()
     rounds_of, honest = [], module.located
 
@@ -78,15 +89,23 @@ def main():
         return honest(*of)
 
     module.located = watched
-    found = [one(k, given.groups, given.epsilon, rounds_of) for k in range(given.releases)]
-    rows = np.array([row for row, _ in found])
+    found = [
+        one(k, given.groups, given.epsilon, rounds_of, given.nuts) for k in range(given.releases)
+    ]
+    rows = np.array([row for row, *_ in found])
     above, foretold, _ = rows.mean(0)
-    print(f"above the mode: {above:.2f} of its own sds (sd {rows[:, 0].std():.2f}); ", end="")
-    print(
-        f"foretold {foretold:.2f}; {np.mean(np.abs(rows[:, 2]) < 1.96):.0%} hold the truth; ",
-        end="",
-    )
-    print(f"largest widened, median {np.median([most for _, most in found]):.2f}")
+    case = {
+        **vars(given),
+        "above_mode_in_own_sds": above,
+        "sd_of_that": rows[:, 0].std(),
+        "foretold": foretold,
+        "hold_the_truth": np.mean(np.abs(rows[:, 2]) < 1.96),
+        "largest_widened": np.median([most for _, most, _ in found]),
+    }
+    if given.nuts:
+        ratios = np.concatenate([ratio for *_, ratio in found])
+        case |= {f"wider_{q}_percent": np.percentile(ratios, q) for q in (0, 50, 100)}
+    print(json.dumps({name: round(float(value), 3) for name, value in case.items()}))
 
 
 if __name__ == "__main__":
