@@ -271,17 +271,19 @@ def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> L
             mean, covariance = posterior(pooled, noise, prior, whitening)
             noise = own + pooled.noise + _of_information(pooled, mean, covariance)
         centre = whitening.T @ mean
+    # Before rounds that disagree widen it: of these another verdict speaks.
+    with_noise = inv(covariance)
     chi, freedom = _disagreement(rounds, pooled)
     if freedom > 0 and chi > chi2.ppf(0.95, freedom):
         noise = own + (noise - own) * (chi / freedom)
         mean, covariance = posterior(pooled, noise, prior, whitening)
-    outward, root = inv(whitening).T, cholesky(noise)
+    back, root = inv(whitening), cholesky(noise)
     design = solve(root, pooled.information)
     values, vectors = np.linalg.eigh(pooled.information)
     u_covariance = whitening.T @ covariance @ whitening
-    without_noise = outward.T @ pooled.information @ outward / pooled.dispersion + prior.precision
+    without_noise = back @ pooled.information @ back.T / pooled.dispersion + prior.precision
     return Located(
-        design=design @ outward,
+        design=design @ back.T,
         response=solve(root, pooled.response),
         mean=whitening.T @ mean,
         covariance=u_covariance,
@@ -293,9 +295,9 @@ def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> L
         misfit_sd=pooled.misfit_sd,
         disagreement=chi / max(freedom, 1),
         freedom=freedom,
-        travelled=float(norm(mean - outward @ rounds[-1].at.u)),
+        travelled=float(norm(mean - back.T @ rounds[-1].at.u)),
         unresolved=pooled.unresolved,
-        widened=np.sqrt(np.diag(without_noise) / np.diag(inv(u_covariance))),
+        widened=np.sqrt(np.diag(without_noise) / np.diag(back @ with_noise @ back.T)),
         clear=rounds[0].at.clear,
         checked=len(rounds) < _FEW or freedom > 0,
     )
