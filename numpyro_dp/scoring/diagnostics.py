@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpyro_dp.accounting.report import short
-from numpyro_dp.scoring.located import TOLD, TRAVEL
+from numpyro_dp.scoring.located import DROWNED, TOLD, TRAVEL
 
 # Lines of the whole, and of them those of verdicts.
 _LINES, _VERDICTS = 20, 7
@@ -28,6 +28,9 @@ class Diagnostics(NamedTuple):
       below .2 an interval is the prior's. It goes by independent moments of the prior, so it is
       about 0 for a latent that no record's term reads, such as the scale of groups, whatever the
       records tell of that through other latents; no verdict is made of those.
+    - **widened**: how many times as wide noise makes each coordinate's interval as the released
+      information alone would, the others being known, by site; above 1.5 a verdict says so. It
+      says too little of a rare group or column, where the clip takes off the information itself.
     - **dispersion**: how much more the records' scores vary than the information says; counted in
       the intervals.
     - **misfit**: how much more than the model expects; above 1.5, and by twice its noise, the model
@@ -43,6 +46,7 @@ class Diagnostics(NamedTuple):
     information: np.ndarray
     noise_sd: np.ndarray
     resolved: dict[str, np.ndarray]
+    widened: dict[str, np.ndarray]
     dispersion: float
     misfit: float
     misfit_sd: float
@@ -69,6 +73,11 @@ class Diagnostics(NamedTuple):
                 "prior does",
             ),
             ("noise_sd", _range(self.noise_sd), "privacy noise in these; good below 1"),
+            (
+                "widened",
+                _range(np.concatenate([np.ravel(each) for each in self.widened.values()])),
+                f"times by noise, of intervals; above {DROWNED} far wider than NUTS's",
+            ),
         ]
         said = short.notes_alone(self.verdicts, _VERDICTS, ".verdicts") or (
             "No verdict speaks against this release. What verdicts cannot see: "

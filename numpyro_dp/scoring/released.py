@@ -204,11 +204,16 @@ class ReleasedLikelihood:
     def diagnostics(self) -> Diagnostics:
         """How far to trust it; ``print`` it."""
         at = self.located
-        resolved = unravelled(self.private_model, np.asarray(at.resolved))
+
+        def by_site(row: np.ndarray) -> dict[str, np.ndarray]:
+            sites = unravelled(self.private_model, np.asarray(row))
+            return {name: np.asarray(x) for name, x in sites.items()}
+
         return Diagnostics(
             information=at.information,
             noise_sd=at.noise_sd,
-            resolved={name: np.asarray(x) for name, x in resolved.items()},
+            resolved=by_site(at.resolved),
+            widened=by_site(at.widened),
             dispersion=at.dispersion,
             misfit=at.misfit,
             misfit_sd=at.misfit_sd,

@@ -1,7 +1,9 @@
 """Broken releases of a likelihood, beside those that stand in ``tests/scoring``."""
 
+import math
+
 from numpyro_dp.accounting.events import ComposedDpEvent
-from numpyro_dp.scoring import release, released
+from numpyro_dp.scoring import located, release, released
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from tests.mutations.registry import mutation
 
@@ -29,3 +31,12 @@ def hyperparameters_called_untold(patch):
     for module in (release, released):
         honest = module.read_coordinates
         patch.setattr(module, "read_coordinates", lambda model, of=honest: [True] * len(of(model)))
+
+
+@mutation(
+    "Noise that doubles every interval is in no verdict.",
+    "scoring/test_rounds.py::test_noise_that_hides_more_than_is_told_is_named",
+    r"assert 0 == 1",
+)
+def drowned_unnamed(patch):
+    patch.setattr(located, "DROWNED", math.inf)

@@ -11,6 +11,7 @@ FINE = Diagnostics(
     information=np.array([0.304, 0.9, 1.02]),
     noise_sd=np.array([0.1, 0.2, 0.22]),
     resolved={"b": np.array(0.98), "w": np.array([0.979, 0.5])},
+    widened={"b": np.array(1.1), "w": np.array([1.2, 1.352])},
     dispersion=1.1,
     misfit=1.02,
     misfit_sd=0.09,
@@ -30,6 +31,7 @@ def test_each_site_has_a_row_and_each_number_its_words():
     # Three times the root of three coordinates.
     assert "1.02 ± 0.09" in lines[1]
     assert "above 5.2 not arrived" in str(FINE)
+    assert "1.10 to 1.35   times by noise, of intervals; above 1.5 far wider" in str(FINE)
     assert "array(" not in str(FINE)
 
 

@@ -167,6 +167,36 @@ def test_what_records_tell_of_through_other_latents_is_not_called_untold():
     assert found.privacy.notes == (said,)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("epsilon", "drowned"), [(1.0, True), (2.0, False)])
+def test_many_groups_at_a_small_budget_are_named(epsilon, drowned):
+    """3,000 records of 30 groups: at ε = 1 most intervals are over twice as wide as NUTS's."""
+
+    def groups(group, y=None):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        tau = numpyro.sample("tau", dist.HalfNormal(1))
+        with numpyro.plate("groups", 30):
+            theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+        with numpyro.plate("people", group.shape[0]):
+            numpyro.sample("y", dist.Normal(theta[group], sigma), obs=y)
+
+    release = ndp.LikelihoodRelease(groups, privacy=ndp.Budget(epsilon, 1e-5), secure=False)
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        group = rng.choice(30, 3_000, p=rng.dirichlet(np.full(30, 3.0))).astype(np.int32)
+        y = rng.normal(0.5, 0.5, 30)[group] + 0.8 * rng.normal(size=3_000)
+        y = y.astype(np.float32)
+        found = release.run(jax.random.key(seed), group, y, progress_bar=False)
+        diagnostics = found.diagnostics
+        assert diagnostics.widened["theta"].shape == (30,)
+        noisy = any("noise doubles" in each for each in diagnostics.verdicts)
+        lost = diagnostics.travelled > 3 * math.sqrt(32)
+        # What has not arrived is named as that.
+        assert noisy == (drowned and not lost)
+        assert lost <= drowned
+
+
 def test_what_a_support_reads_is_read():
     def bounded(y):
         top = numpyro.sample("top", dist.HalfNormal(1))

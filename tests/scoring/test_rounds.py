@@ -157,6 +157,33 @@ def test_what_no_round_heard_of_is_named(truth):
     assert "interval" not in begun
 
 
+def test_noise_that_hides_more_than_is_told_is_named(truth):
+    """A wide prior makes a coordinate look told, however much noise there is."""
+    information, _ = truth
+    noiseless, usual = (located(quadratic(truth, noise), PRIOR, RECORDS) for noise in (1e-4, 20.0))
+    np.testing.assert_allclose(noiseless.widened, 1, rtol=1e-6)
+    # As wide as the posterior's own precision says, given the others: the information is known.
+    exact = np.diag(information + PRIOR.precision)
+    found = np.sqrt(exact / np.diag(np.linalg.inv(usual.covariance)))
+    np.testing.assert_allclose(usual.widened, found, rtol=0.25)
+    assert (usual.widened > 1.2).all()
+    assert usual.verdicts("abcd") == ()
+    at = usual._replace(
+        resolved=np.array([0.9, 0.1, 0.9, 0.9, 0.9]), widened=np.array([3, 9, 1.4, 1.6, 4])
+    )
+    names = ["beta", "theta[0]", "theta[1]", "theta[2]", "mu"]
+    untold, *drowned = at.verdicts(names, read=[True] * 4 + [False])
+    assert "told of theta[0]: their" in untold
+    assert len(drowned) == 1
+    assert drowned[0].startswith(
+        "wide: privacy noise doubles intervals: those of beta, theta (1 of 3) are twice as wide"
+    )
+    assert at._replace(widened=np.full(5, 1.5)).verdicts(names) == (untold,)
+    # Where the rounds have not arrived no width means anything.
+    gone = at._replace(travelled=99.0).verdicts(names)
+    assert not any("doubles" in each for each in gone)
+
+
 def test_what_one_round_says_alone_and_what_was_a_guess_is_named(truth):
     rounds = quadratic(truth, 1.0)
     assert located(rounds, PRIOR, RECORDS).checked
@@ -182,10 +209,11 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
         clear=False,
         checked=False,
         resolved=np.array([0.1, 0.9, 0.9, 0.9]),
+        widened=np.array([3.0, 3.0, 1.0, 1.0]),
     )
     said = all_but_travel.verdicts("abcd")
     ranks = [each.split(":")[0] for each in said]
-    assert ranks == ["with care"] * 5 + ["wide"]
+    assert ranks == ["with care"] * 5 + ["wide"] * 2
     for each in (*said, *all_but_travel._replace(travelled=99.0).verdicts("abcd")):
         # One sentence at least tells the reader what to do.
         assert any(what in each for what in ("Give ", "give ", "Take ", "widen "))
@@ -213,6 +241,10 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
         ("wide: next to nothing was told of b: its", "wide: next to nothing was told of b"),
         ("with care: was hardly told from noise, so that", "with care: was hardly told from noise"),
         ("with care: the rounds disagree (2.1 times", "with care: the rounds disagree"),
+        (
+            "wide: privacy noise doubles intervals: those of w (2 of 3)",
+            "wide: privacy noise doubles intervals",
+        ),
         ("2.5 times too wide (temperature 3)", "2.5 times too wide"),
         ("wide", "wide"),
     ],
