@@ -40,8 +40,8 @@ _NEARER = (
     "by public constants, or give more privacy budget or records"
 )
 _TAILS = (
-    "Outcomes with heavier tails than the family's are cut elsewhere in each round: take StudentT "
-    "for Normal, NegativeBinomial2 for Poisson, or the logarithm of an outcome that is never "
+    "Amounts or counts of heavier tails than the family's are cut elsewhere in each round: take "
+    "StudentT for Normal, NegativeBinomial2 for Poisson, or the logarithm of what is never "
     "negative"
 )
 _FAR_OUT = (

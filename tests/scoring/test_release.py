@@ -546,7 +546,7 @@ def test_a_skewed_outcome_under_a_normal_is_named_and_its_remedy_helps(seed):
     released = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, secure=False)
     (said,) = released.run(jax.random.key(seed), cost, progress_bar=False).diagnostics.verdicts
     assert "the rounds disagree" in said
-    assert "the logarithm of an outcome that is never negative" in said
+    assert "the logarithm of what is never negative" in said
     again = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, secure=False)
     mended = again.run(jax.random.key(seed), np.log(cost), progress_bar=False)
     assert mended.diagnostics.verdicts == ()
