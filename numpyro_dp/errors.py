@@ -75,6 +75,7 @@ def redacted(private_size: bool, function: Callable[..., T], *args: Any) -> T:
         raise
     except Exception as error:
         kind = UnsupportedModelError if isinstance(error, UnsupportedModelError) else ValueError
-        message = re.sub(r"\d{2,}", "…", str(error))
+        # But for the type that a remedy names: no number of records follows that word.
+        message = re.sub(r"(?<!float)\d{2,}", "…", str(error))
     # Raised out here: a chained cause would tell what the message leaves out.
     raise kind(message)

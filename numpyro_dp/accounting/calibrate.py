@@ -43,10 +43,14 @@ def calibrate(
     """
     relation = check_relation(relation)
     distance = math.fsum(proved(event_family(_LARGEST), relation).distances)
-    if (1 + math.exp(min(budget.epsilon, 700.0))) * distance >= budget.delta:
+    weighed = (1 + math.exp(min(budget.epsilon, 700.0))) * distance
+    if weighed >= budget.delta:
+        most = math.log(max(budget.delta / distance - 1, 1.0))
         raise ValueError(
-            f"no noise fits: total variation of {distance:.3g} alone exceeds delta = "
-            f"{budget.delta:g} at epsilon = {budget.epsilon:g}; raise delta or run fewer steps"
+            f"no noise fits: at epsilon = {budget.epsilon:g} the total variation of the noise's "
+            f"tables, {distance:.3g}, counts 1 + e^epsilon times, {weighed:.3g}, and delta is "
+            f"{budget.delta:g}: take a smaller epsilon (below {most:.1f}), a larger delta, or "
+            "fewer steps or coordinates"
         )
 
     def epsilon(noise: float, coarse: bool = False) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -136,7 +137,7 @@ def _edges(found: Mapping[str, np.ndarray]) -> tuple[float, float] | None:
 
 
 def _is_prior(name: str) -> bool:
-    return name.casefold().startswith("prior")
+    return re.match(r"prior\b", name.casefold()) is not None
 
 
 def _draws(name: str, given: Any) -> _Draws:

@@ -8,6 +8,7 @@ of a mixture begin alike, no score tells one from the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -141,6 +142,27 @@ def alike_components(model: PrivateModel, z: Mapping[str, Any]) -> str | None:
         if mixed and max(map(_apart, laws)) < _ALIKE:
             return name
     return None
+
+
+@lru_cache(maxsize=16)
+def has_free_shares(model: PrivateModel) -> bool:
+    """Whether an outcome is a mixture whose shares are latent, so that components may trade places.
+
+    Those of an effect that is integrated out, at fixed points with fixed weights, may not.
+    """
+    first, second = (model.init(random.key(k), init_to_sample) for k in (0, 1))
+    if not _has_mixture(model, first):
+        return False
+    arrays = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in model.layout.structs(1)]
+
+    def shares(z: Mapping[str, Any]) -> list[np.ndarray]:
+        sites = record_sites(model.function, model, model.constrain(z), arrays, random.key(0))
+        laws = [peeled(site["fn"]).fn for site in sites.values() if site["is_observed"]]
+        mixed = [law for law in laws if isinstance(law, _MIXTURES)]
+        return [np.asarray(jax.nn.softmax(law.mixing_distribution.logits)) for law in mixed]
+
+    pairs = zip(shares(first), shares(second), strict=True)
+    return not all(np.allclose(one, other) for one, other in pairs)
 
 
 def _has_mixture(model: PrivateModel, z: Mapping[str, Any]) -> bool:

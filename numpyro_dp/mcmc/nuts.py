@@ -187,7 +187,7 @@ class DPNUTS(MCMCKernel):
     def _options(self, released: ReleasedLikelihood, num_warmup: int) -> dict[str, Any]:
         enough = num_warmup >= _DRAWS_A_COORDINATE * len(released.located.response)
         # A matrix of the user's own says by its shape what it is.
-        dense = enough and "inverse_mass_matrix" not in self.options
+        dense = enough and self.options.get("inverse_mass_matrix") is None
         return {"dense_mass": dense} | dict(self.options)
 
     @property

@@ -25,6 +25,9 @@ _DISAGREEMENT, TRAVEL, _MISFIT = 1.5, 3.0, 1.5
 _TORN = 4.0
 # Where no more of a prior's variance than this is taken away, an interval is the prior's.
 TOLD, _NAMED = 0.2, 6
+# Rounds may be so far apart, in posterior standard deviations, for other reasons than their noise,
+# such as a clip of another size: where noise is small, that is seen, and harms nobody.
+_APART_ANYWAY = 0.3
 # And where no coordinate's is taken away by more than this, nothing much was told at all.
 _MUCH = 0.85
 # Intervals that noise widens by more than this were 1.96 to 5.5 times as wide as NUTS's on the
@@ -40,9 +43,13 @@ _NEARER = (
     "by public constants, or give more privacy budget or records"
 )
 _TAILS = (
-    "Amounts or counts of heavier tails than the family's are cut elsewhere in each round: take "
-    "StudentT for Normal, NegativeBinomial2 for Poisson, or the logarithm of what is never "
-    "negative"
+    "Amounts or counts of heavier tails than the family's are cut elsewhere in each round, so that "
+    "scales come out too small, and slopes with them: take the logarithm of what is never "
+    "negative, StudentT for Normal, NegativeBinomial2 for Poisson"
+)
+_APART = (
+    "Give each component a prior centre of its own and a narrow prior about it (a fifth of the "
+    "distance to the next), and the shares one that is not flat; an ordering alone is not enough"
 )
 _FAR_OUT = (
     "Or the truth may lie so far out in the prior that no round found it: widen the prior to the "
@@ -115,21 +122,24 @@ class Located(NamedTuple):
         """Whether records vary more than the model expects, by more than noise explains."""
         return self.misfit > _MISFIT + 2 * self.misfit_sd
 
-    @property
-    def _disagree(self) -> str:
+    def _disagree(self, mixture: bool) -> str:
         found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
+        remedy = _APART if mixture else _TAILS
         if self.disagreement > _TORN:
-            return (
-                f"{DO_NOT_USE}: {found}the records do not fit the model, or the likelihood has "
-                f"several modes. {_TAILS}. Give each component of a mixture a prior centre of its "
-                "own (an ordering alone is not enough)"
-            )
+            cause = "" if mixture else "the records do not fit the model, or "
+            return f"{DO_NOT_USE}: {found}{cause}the likelihood has several modes. {remedy}"
         return (
             f"{WITH_CARE}: {found}the intervals were widened by that and are not calibrated. "
-            f"{_TAILS}. {_NEARER}"
+            f"{remedy}. {_NEARER}"
         )
 
-    def verdicts(self, names: Sequence[str], read: Sequence[bool] | None = None) -> tuple[str, ...]:
+    def verdicts(
+        self,
+        names: Sequence[str],
+        read: Sequence[bool] | None = None,
+        *,
+        mixture: bool = False,
+    ) -> tuple[str, ...]:
         """What the released numbers say against the likelihood; empty where nothing does.
 
         Each begins with its rank, the most harmful first: ``do not use`` (the draws are of no
@@ -138,6 +148,7 @@ class Located(NamedTuple):
 
         :param names: of the coordinates.
         :param read: which of them the records' terms read; by default all.
+        :param mixture: whether components may trade places.
         """
         said = [
             (
@@ -145,7 +156,13 @@ class Located(NamedTuple):
                 f"{DO_NOT_USE}: not arrived: the last step went {self.travelled:.1f} posterior "
                 f"standard deviations, so the intervals are not calibrated. {_NEARER}",
             ),
-            (self.arrived and self.disagreement > self._usual, self._disagree),
+            (self.arrived and self.disagreement > self._usual, self._disagree(mixture)),
+            (
+                mixture,
+                f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, "
+                "which no number here tells: before records are spent on one, ndp.coverage tries "
+                f"it on records made up from the model. {_APART}",
+            ),
             (
                 not self.checked,
                 f"{WITH_CARE}: only the last round was near the posterior, so that no other checks "
@@ -330,6 +347,6 @@ def _disagreement(rounds: Sequence[Round], pooled: Pooled) -> tuple[float, int]:
             continue
         frame = whitening @ inv(r.at.whitening)
         gap = frame @ r.score + pooled.information @ (outward @ r.at.u) - pooled.response
-        noise = r.score_sd**2 * frame @ frame.T + curvature * np.eye(dim)
+        noise = r.score_sd**2 * frame @ frame.T + (curvature + _APART_ANYWAY**2) * np.eye(dim)
         chi, heard = chi + float(gap @ solve(noise, gap)), heard + 1
     return chi, dim * (heard - 1)

@@ -22,12 +22,10 @@ from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.scoring.forecast import Forecast, forecast, own_latents
 from numpyro_dp.scoring.located import Located, located
 from numpyro_dp.scoring.prior import prior_moments
-from numpyro_dp.scoring.released import ReleasedLikelihood
+from numpyro_dp.scoring.released import ReleasedLikelihood, verdicts_of
 from numpyro_dp.scoring.rounds import geometric_shares, histogram_share
 from numpyro_dp.scoring.statistic import (
     BINS,
-    coordinate_names,
-    read_coordinates,
     record_statistic,
     unravelled,
 )
@@ -224,7 +222,8 @@ def bound_release(
         raise UnsupportedModelError(
             f"record(s) of plate `{model.plate}` have latents of their own ({', '.join(own)}), "
             "summed out or not: such models may have several modes, which one Gaussian likelihood "
-            f"does not hold. Use {other} or DPSVI"
+            "does not hold. Write discrete ones as `dist.MixtureSameFamily`, each component with a "
+            f"prior centre of its own; or use {other} or DPSVI"
         )
     statistic = record_statistic(model)
     prior = prior_moments(model)
@@ -280,5 +279,5 @@ def _facts(bound: BoundRelease, at: Located) -> RunFacts:
             "the model, its priors and every option",
             arguments=model.public_inputs,
         ),
-        notes=at.verdicts(coordinate_names(model), read_coordinates(model)),
+        notes=verdicts_of(model, at),
     )

@@ -23,6 +23,7 @@ from numpyro_dp import _validate
 from numpyro_dp._whole_file import write_whole
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.families.one_gaussian import has_free_shares
 from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
@@ -126,6 +127,12 @@ def _log_likelihood(
     return -0.5 * jnp.sum(gap * gap)
 
 
+def verdicts_of(model: PrivateModel, at: Located) -> tuple[str, ...]:
+    """What the released numbers, and the kind of the model, say against a release."""
+    mixture = has_free_shares(model)
+    return at.verdicts(coordinate_names(model), read_coordinates(model), mixture=mixture)
+
+
 @dataclass(frozen=True, eq=False)
 class ReleasedLikelihood:
     """What :meth:`LikelihoodRelease.run` returns: a likelihood that holds no record.
@@ -219,9 +226,7 @@ class ReleasedLikelihood:
             misfit_sd=at.misfit_sd,
             disagreement=at.disagreement,
             travelled=at.travelled,
-            verdicts=at.verdicts(
-                coordinate_names(self.private_model), read_coordinates(self.private_model)
-            ),
+            verdicts=verdicts_of(self.private_model, at),
         )
 
     def save(self, path: str | Path) -> None:

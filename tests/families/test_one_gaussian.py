@@ -9,6 +9,8 @@ import pytest
 from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_dp as ndp
+from numpyro_dp.families.one_gaussian import has_free_shares
+from numpyro_dp.model.private_model import PrivateModel
 
 N, G, D = 2_000, 12, 3
 RNG = np.random.default_rng(0)
@@ -154,3 +156,15 @@ def test_a_wrap_outside_is_sampled_and_one_inside_is_a_product():
     release = ndp.LikelihoodRelease(wrapped, privacy=ndp.Budget(1.0, 1e-5))
     with pytest.raises(ndp.UnsupportedModelError, match="product of latents"):
         release.run(jax.random.key(0), X, GROUP, SIDE, progress_bar=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "outcome", "free"),
+    [
+        (mixture([-1.0, 2.0]), REAL, True),
+        (effect_of_a_record_integrated_out, SIDE, False),
+        (linear, REAL, False),
+    ],
+)
+def test_a_mixture_is_one_whose_shares_are_latent(model, outcome, free):
+    assert has_free_shares(PrivateModel(model, (X, GROUP, outcome))) is free

@@ -123,7 +123,7 @@ def test_a_release_that_nothing_speaks_against_says_so_and_claims_no_more(ran, c
     assert mcmc.privacy.notes == ()
     mcmc.print_summary()
     line = capsys.readouterr().out.splitlines()[0]
-    assert line.startswith("No note speaks against this posterior. What notes cannot see: docs/")
+    assert line.startswith("No note speaks against this release. What notes cannot see: docs/")
     assert len(line) <= 100
     page = Path(__file__).parents[2] / line.split()[-1]
     assert "## What no note can see" in page.read_text("utf-8").replace("###", "##")

@@ -184,6 +184,18 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     assert not any("doubles" in each for each in gone)
 
 
+def test_a_third_of_a_posterior_sd_between_rounds_is_no_disagreement(truth):
+    """Where noise is next to none it would be hundreds of times what that explains."""
+
+    def said(shift):
+        rounds = quadratic(truth, 1e-4)
+        moved = [r._replace(score=r.score + shift * (-1) ** i) for i, r in enumerate(rounds)]
+        return located(moved, PRIOR, RECORDS).verdicts("abcd")
+
+    assert said(0.2) == ()
+    assert "the rounds disagree" in said(2.0)[0]
+
+
 def test_what_one_round_says_alone_and_what_was_a_guess_is_named(truth):
     rounds = quadratic(truth, 1.0)
     assert located(rounds, PRIOR, RECORDS).checked
@@ -228,6 +240,13 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     # What tears rounds apart in most regressions; another sampler would only not say so.
     assert "StudentT for Normal" in torn[0]
     assert "DPSGLD" not in torn[0]
+    # Of a mixture the remedy is another, and what no number tells is said in any case.
+    mixed = at._replace(disagreement=15.0).verdicts("abcd", mixture=True)
+    assert "a prior centre of its own" in mixed[0]
+    assert "StudentT" not in mixed[0]
+    (standing,) = at._replace(misfit=1.0).verdicts("abcd", mixture=True)
+    assert standing.startswith("with care: of a mixture")
+    assert "ndp.coverage" in standing
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ _OTHER, _NOTHING = "other notes", "no note"
 # Standard errors that a rate may be off by chance; of the worst of several sites; and how much of
 # the truths' spread an interval has left where next to nothing was learnt.
 _CHANCE, _OF_SEVERAL, _UNTOLD = 2.0, 3.0, 0.9
+# Data sets below which nothing is judged.
+_FEW = 5
 # What a table's widths and errors are, without a reference and with one.
 _RELATIVE = {
     False: "width: median, in the site's own units; error: root mean square of means about truths, "
@@ -191,6 +193,8 @@ class CoverageResult:
     @property
     def judgement(self) -> str:
         """What follows from all of it, in a sentence."""
+        if self.num_datasets < _FEW:
+            return f"{self.num_datasets} made-up data set(s) are too few to judge by"
         rate, error = self.pooled[:2]
         # One data set is one truth at worst, however many coordinates it has.
         most = max(error, math.sqrt(self.level * (1 - self.level) / self.num_datasets))
@@ -209,6 +213,8 @@ class CoverageResult:
                 said = f"{said}, but those of {', '.join(f'`{name}`' for name in few)} too rarely"
         if self._untold:
             said = f"{said}; they are about as wide as the prior, so that little was learnt"
+        if self.reference is not None and self.pooled.reference < self.level - _OF_SEVERAL * error:
+            said = f"{said}; {self.reference_name} itself holds too few, and is no measure here"
         refused = self.ranks.get(DO_NOT_USE, 0)
         if refused:
             said = (
