@@ -35,6 +35,7 @@ NAMES = (
 SPHINX_ONLY = re.compile(r"^(?:```|:::+)\{(?!code-cell)\S*|\{[a-z:]+\}`|\[\]\(", re.MULTILINE)
 PAGE_LINK = re.compile(r"\]\(([\w./-]+)\.md(#[\w-]*)?\)")
 TEMPORARY = re.compile(r"/tmp/\w+/")
+WIDGET = "application/vnd.jupyter.widget-view+json"
 MOST_BYTES = 500_000
 
 
@@ -76,11 +77,17 @@ def executed(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             # Progress bars and warnings of libraries, which name files of this machine.
-            cell.outputs = [each for each in cell.outputs if each.get("name") != "stderr"]
+            cell.outputs = [each for each in cell.outputs if not _is_passing(each)]
             for each in cell.outputs:
                 if "text" in each:
                     each["text"] = TEMPORARY.sub("", each["text"])
+    # The state of bars that are widgets.
+    notebook.metadata.pop("widgets", None)
     return notebook
+
+
+def _is_passing(output: nbformat.NotebookNode) -> bool:
+    return output.get("name") == "stderr" or WIDGET in output.get("data", {})
 
 
 def drifted(name: str) -> bool:
