@@ -127,7 +127,7 @@ def alike_components(model: PrivateModel, z: Mapping[str, Any]) -> str | None:
 
     :param z: the unconstrained latents.
     """
-    if not _has_mixture(model, z):
+    if not _has_mixture(model):
         return None
     values = model.constrain(dict(z))
     # A record of zeros alone may be one of which nothing was observed: a mask is a column too.
@@ -150,9 +150,9 @@ def has_free_shares(model: PrivateModel) -> bool:
 
     Those of an effect that is integrated out, at fixed points with fixed weights, may not.
     """
-    first, second = (model.init(random.key(k), init_to_sample) for k in (0, 1))
-    if not _has_mixture(model, first):
+    if not _has_mixture(model):
         return False
+    first, second = (model.init(random.key(k), init_to_sample) for k in (0, 1))
     arrays = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in model.layout.structs(1)]
 
     def shares(z: Mapping[str, Any]) -> list[np.ndarray]:
@@ -165,7 +165,8 @@ def has_free_shares(model: PrivateModel) -> bool:
     return not all(np.allclose(one, other) for one, other in pairs)
 
 
-def _has_mixture(model: PrivateModel, z: Mapping[str, Any]) -> bool:
+@lru_cache(maxsize=16)
+def _has_mixture(model: PrivateModel) -> bool:
     """Whether a record's site is a mixture; nothing is computed."""
     found = []
 
@@ -174,7 +175,8 @@ def _has_mixture(model: PrivateModel, z: Mapping[str, Any]) -> bool:
         sites = record_sites(model.function, model, model.constrain(z), arrays, random.key(0))
         found.extend(peeled(site["fn"]).fn for site in sites.values() if site["is_observed"])
 
-    jax.eval_shape(look, dict(z))
+    latents = model.structure.latents.items()
+    jax.eval_shape(look, {name: jax.ShapeDtypeStruct(s.shape, s.dtype) for name, s in latents})
     return any(isinstance(law, _MIXTURES) for law in found)
 
 
