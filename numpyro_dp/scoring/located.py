@@ -26,7 +26,8 @@ _TORN = 4.0
 # Where no more of a prior's variance than this is taken away, an interval is the prior's.
 TOLD, _NAMED = 0.2, 6
 # Rounds may be so far apart, in posterior standard deviations, for other reasons than their noise,
-# such as a clip of another size: where noise is small, that is seen, and harms nobody.
+# such as a clip of another size. Where noise is small that shows: it is not named, and widens
+# intervals all the same.
 _APART_ANYWAY = 0.3
 # And where no coordinate's is taken away by more than this, nothing much was told at all.
 _MUCH = 0.85
@@ -310,7 +311,7 @@ def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> L
         dispersion=pooled.dispersion,
         misfit=pooled.misfit,
         misfit_sd=pooled.misfit_sd,
-        disagreement=chi / max(freedom, 1),
+        disagreement=_disagreement(rounds, pooled, _APART_ANYWAY)[0] / max(freedom, 1),
         freedom=freedom,
         travelled=float(norm(mean - back.T @ rounds[-1].at.u)),
         unresolved=pooled.unresolved,
@@ -338,8 +339,13 @@ def _of_information(pooled: Pooled, mean: Vector, covariance: Matrix) -> Matrix:
     return level * (np.trace(moment) * np.eye(len(gap)) + moment)
 
 
-def _disagreement(rounds: Sequence[Round], pooled: Pooled) -> tuple[float, int]:
-    """χ² of the rounds about what all of them say, and its degrees of freedom."""
+def _disagreement(
+    rounds: Sequence[Round], pooled: Pooled, allowed: float = 0.0
+) -> tuple[float, int]:
+    """χ² of the rounds about what all of them say, and its degrees of freedom.
+
+    :param allowed: how far apart rounds may be beside their noise, in posterior sds.
+    """
     whitening = rounds[-1].at.whitening
     outward, dim, chi, heard = inv(whitening).T, len(whitening), 0.0, 0
     for r, weight, curvature in zip(rounds, pooled.weights, pooled.curvature, strict=True):
@@ -347,6 +353,6 @@ def _disagreement(rounds: Sequence[Round], pooled: Pooled) -> tuple[float, int]:
             continue
         frame = whitening @ inv(r.at.whitening)
         gap = frame @ r.score + pooled.information @ (outward @ r.at.u) - pooled.response
-        noise = r.score_sd**2 * frame @ frame.T + (curvature + _APART_ANYWAY**2) * np.eye(dim)
+        noise = r.score_sd**2 * frame @ frame.T + (curvature + allowed**2) * np.eye(dim)
         chi, heard = chi + float(gap @ solve(noise, gap)), heard + 1
     return chi, dim * (heard - 1)
