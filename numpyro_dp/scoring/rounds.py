@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.linalg import cholesky, eigh, inv, norm, solve
@@ -208,31 +208,32 @@ def pool(
         of the noise; else only what locates.
     """
     whitening = rounds[-1].at.whitening
-    dim, outward = len(whitening), inv(whitening).T
-    places = [outward @ r.at.u for r in rounds]
-    middle = outward @ centre
-    away = np.array([np.sum((x - middle) ** 2) for x in places])
+    dim = len(whitening)
+    inward = np.array([r.at.whitening for r in rounds])
+    outward = inv(inward)
+    places = np.array([r.at.u for r in rounds]) @ outward[-1]
+    away = np.sum((places - centre @ outward[-1]) ** 2, axis=1)
     curvature = away**2 / num_records * min(1.0, 2 / math.sqrt(dim))
-    frames = [whitening @ inv(r.at.whitening) for r in rounds]
-    private = [r.score_sd**2 * b @ b.T for r, b in zip(rounds, frames, strict=True)]
-    precisions = [inv(s + c * np.eye(dim)) for s, c in zip(private, curvature, strict=True)]
-    whole = _symmetric(inv(sum(precisions)))
-    weights = np.array([np.trace(whole @ p) / dim for p in precisions])
+    frames = whitening @ outward
+    private = _column([r.score_sd**2 for r in rounds]) * _products(frames)
+    precisions = inv(private + _column(curvature) * np.eye(dim))
+    whole = _symmetric(inv(precisions.sum(0)))
+    weights = _traces(whole @ precisions) / dim
     if final:
         found = _weighted_information(rounds, frames, private, curvature)
     else:
-        found = _fitted_information(rounds, frames, away, num_records)
+        found = _fitted_information(rounds, inward @ outward[-1], away, num_records)
     information, left, unresolved = _shrunk(found, prior, whitening, final=final)
-    pairs = list(zip(rounds, frames, precisions, places, strict=True))
-    response = whole @ sum(p @ (b @ r.score + information @ x) for r, b, p, x in pairs)
+    scores = (frames @ np.array([r.score for r in rounds])[..., None])[..., 0]
+    response = whole @ _applied(precisions, scores + places @ information.T)
     noise = whole
     if not final:
-        between = sum(p @ s @ p for p, s in zip(precisions, private, strict=True))
+        between = (precisions @ private @ precisions).sum(0)
         noise = _symmetric(whole @ between @ whole)
     told = weights * np.array([r.share / r.at.clip_norm**2 for r in rounds])
     square = float(told @ [r.square for r in rounds])
     expected = float(told @ [r.expected for r in rounds])
-    traces = float(told @ [np.trace(r.information) for r in rounds])
+    traces = float(told @ _traces(np.array([r.information for r in rounds])))
     least = float(norm(told * [r.square_sd for r in rounds]))
     misfit = float(np.clip(square / max(expected, least, 1e-12), 0.1, 30.0))
     return Pooled(
@@ -244,7 +245,7 @@ def pool(
         least * math.hypot(1, misfit) / max(expected, least, 1e-12),
         left,
         unresolved,
-        whole @ sum(p @ x for _, _, p, x in pairs),
+        whole @ _applied(precisions, places),
         weights,
         curvature,
     )
@@ -265,38 +266,41 @@ class _Estimate(NamedTuple):
     """Noisy information in the last round's coordinates.
 
     - **matrix**: the estimate; **typical_sd**: noise of an entry.
-    - **spread**: metrics and variances from which the noise of a direction follows.
+    - **metrics**, **spread**: of each round, shapes (rounds, dim, dim) and (rounds,), from which
+      the noise of a direction follows; **inverse**: whether precisions do.
     """
 
     matrix: Matrix
     typical_sd: float
-    spread: tuple[tuple[Matrix, float], ...]
+    metrics: np.ndarray
+    spread: Vector
     inverse: bool
 
-    def sd(self, direction: Vector) -> float:
-        """Noise of the information in a direction."""
-        terms = [(direction @ f @ direction) ** 2 * w for f, w in self.spread]
-        return math.sqrt(1 / sum(terms) if self.inverse else sum(terms))
+    def sds(self, directions: Matrix) -> Vector:
+        """Noise of the information in the directions of the columns."""
+        along = np.sum((self.metrics @ directions) * directions, axis=1)
+        variances = self.spread @ along**2
+        return np.sqrt(1 / variances if self.inverse else variances)
 
 
 def _fitted_information(
-    rounds: Sequence[Round], frames: Sequence[Matrix], away: Vector, num_records: int
+    rounds: Sequence[Round], back: np.ndarray, away: Vector, num_records: int
 ) -> _Estimate:
-    """Least squares over all rounds, each in its own coordinates; for locating."""
-    dim, last = len(frames[-1]), len(rounds) - 1
-    typical = [max(np.trace(r.information) / dim, r.information_sd) for r in rounds]
-    variances = [
-        (r.information_sd**2 + a**2 * min(x / num_records, 4.0)) / _AGEING ** (last - i)
-        for i, (r, a, x) in enumerate(zip(rounds, typical, away, strict=True))
-    ]
-    inward = [inv(b) for b in frames]
-    metrics = [b.T @ b for b in inward]
-    right = sum(
-        b.T @ r.information @ b / v for b, r, v in zip(inward, rounds, variances, strict=True)
-    )
+    """Least squares over all rounds, each in its own coordinates; for locating.
+
+    :param back: from the last round's coordinates to those of each, shape (rounds, dim, dim).
+    """
+    told, dim = np.array([r.information for r in rounds]), back.shape[-1]
+    sds = np.array([r.information_sd for r in rounds])
+    typical = np.maximum(_traces(told) / dim, sds)
+    ages = np.arange(len(rounds))[::-1]
+    variances = (sds**2 + typical**2 * np.minimum(away / num_records, 4.0)) / _AGEING**ages
+    forth = np.swapaxes(back, 1, 2)
+    metrics, spread = forth @ back, 1 / variances
+    right = (forth @ told @ back * _column(spread)).sum(0)
 
     def normal(x: Matrix) -> Matrix:
-        return sum(f @ x @ f / v for f, v in zip(metrics, variances, strict=True))
+        return (metrics @ x @ metrics * _column(spread)).sum(0)
 
     # Conjugate gradients on matrices: as many unknowns as a symmetric matrix has entries.
     found = np.eye(dim)
@@ -311,28 +315,23 @@ def _fitted_information(
         found, residual = found + step * direction, residual - step * image
         square, before = float(np.sum(residual**2)), square
         direction = residual + square / before * direction
-    even = [(np.trace(f) / dim) ** 2 / v for f, v in zip(metrics, variances, strict=True)]
-    spread = tuple((f, 1 / v) for f, v in zip(metrics, variances, strict=True))
-    return _Estimate(_symmetric(found), 1 / math.sqrt(sum(even)), spread, inverse=True)
+    even = float(np.sum((_traces(metrics) / dim) ** 2 * spread))
+    return _Estimate(_symmetric(found), 1 / math.sqrt(even), metrics, spread, inverse=True)
 
 
 def _weighted_information(
-    rounds: Sequence[Round], frames: Sequence[Matrix], private: Sequence[Matrix], curvature: Vector
+    rounds: Sequence[Round], frames: np.ndarray, private: np.ndarray, curvature: Vector
 ) -> _Estimate:
     """The average with the weights that the scores have: both speak of the same rounds."""
-    dim = len(frames[-1])
-    even = np.array(
-        [dim / (np.trace(s) + c * dim) for s, c in zip(private, curvature, strict=True)]
-    )
+    dim = frames.shape[-1]
+    even = dim / (_traces(private) + curvature * dim)
     weights = even / even.sum()
-    found = sum(
-        w * b @ r.information @ b.T for w, b, r in zip(weights, frames, rounds, strict=True)
-    )
-    metrics = [b @ b.T for b in frames]
-    sds = [w * r.information_sd for w, r in zip(weights, rounds, strict=True)]
-    typical = norm([s * np.trace(f) / dim for s, f in zip(sds, metrics, strict=True)])
-    spread = tuple((f, s**2) for f, s in zip(metrics, sds, strict=True))
-    return _Estimate(_symmetric(found), float(typical), spread, inverse=False)
+    told = np.array([r.information for r in rounds])
+    found = (_column(weights) * (frames @ told @ np.swapaxes(frames, 1, 2))).sum(0)
+    metrics = _products(frames)
+    sds = weights * np.array([r.information_sd for r in rounds])
+    typical = float(norm(sds * _traces(metrics) / dim))
+    return _Estimate(_symmetric(found), typical, metrics, sds**2, inverse=False)
 
 
 def _shrunk(
@@ -352,7 +351,7 @@ def _shrunk(
     gaps, vectors = eigh(found.matrix - level * target)
     entries = dim * (dim + 1) / 2 - 1
     shrinkage = min(1.0, found.typical_sd**2 * entries / max(float(np.sum(gaps**2)), 1e-30))
-    sds = np.array([found.sd(v) for v in vectors.T])
+    sds = found.sds(vectors)
     standing_out = np.sqrt(np.maximum(0, 1 - 2 * dim * sds**2 / np.maximum(gaps**2, 1e-30)))
     kept = np.where(gaps < 0, 1.0, np.maximum(1 - shrinkage, standing_out))
     values, vectors = eigh(_symmetric(level * target + (vectors * (kept * gaps)) @ vectors.T))
@@ -360,8 +359,7 @@ def _shrunk(
         # A floor would invent information in directions that have none.
         floor = np.full(dim, _FLOOR * level)
     else:
-        sds = np.array([found.sd(v) for v in vectors.T])
-        floor = np.maximum(0.5 * sds * math.sqrt(dim), 0.01 * level)
+        floor = np.maximum(0.5 * found.sds(vectors) * math.sqrt(dim), 0.01 * level)
     matrix = (vectors * np.maximum(values, floor)) @ vectors.T
     left = found.typical_sd * math.sqrt(1 - shrinkage)
     # Where nothing stands out of a small noise, the whitening was right.
@@ -371,3 +369,22 @@ def _shrunk(
 
 def _symmetric(matrix: Matrix) -> Matrix:
     return (matrix + matrix.T) / 2
+
+
+def _column(numbers: Any) -> np.ndarray:
+    """A number for each round's matrix, shape (rounds, 1, 1)."""
+    return np.asarray(numbers)[:, None, None]
+
+
+def _traces(matrices: np.ndarray) -> Vector:
+    return np.trace(matrices, axis1=1, axis2=2)
+
+
+def _products(matrices: np.ndarray) -> np.ndarray:
+    """B Bᵀ of each round."""
+    return matrices @ np.swapaxes(matrices, 1, 2)
+
+
+def _applied(matrices: np.ndarray, vectors: Matrix) -> Vector:
+    """The sum over rounds of matrix times vector, ``vectors`` of shape (rounds, dim)."""
+    return np.einsum("rij,rj->i", matrices, vectors)
