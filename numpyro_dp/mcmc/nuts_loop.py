@@ -7,17 +7,24 @@ finds it compiled, and a further run does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.infer
 from jax import random
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
+from numpyro.infer.reparam import (
+    CircularReparam,
+    LocScaleReparam,
+    ProjectedNormalReparam,
+    TransformReparam,
+)
 from numpyro.infer.util import constrain_fn, potential_energy
 
 from numpyro_dp._quick_compile import quickly_jitted
@@ -33,23 +40,66 @@ class Numbers(NamedTuple):
     response: Any
 
 
-class _Same:
-    """What has no hash, compared by whether it is the same object."""
+# Of these NumPyro reads nothing but their attributes.
+_PLAIN_REPARAMS = (CircularReparam, LocScaleReparam, ProjectedNormalReparam, TransformReparam)
+
+
+class _Compared:
+    """What has no hash, compared by what it says: of tables, arrays and NumPyro's plain
+    reparametrisations; all else by whether it is the same object."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        # A copy: what a table says now is what is compiled.
+        self.value = dict(value) if isinstance(value, Mapping) else value
+        self._said = _said(value)
+
+    def __hash__(self) -> int:
+        return hash(self._said)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Compared) and self._said == other._said
+
+
+class _Same:
+    """One object, compared by identity; kept alive, so that no other takes its place."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._value is other._value
+
+
+def _said(value: Any) -> Hashable:
+    kind = type(value)
+    if isinstance(value, Mapping):
+        return kind, tuple((name, _said(each)) for name, each in sorted(value.items()))
+    if isinstance(value, (list, tuple)):
+        return kind, tuple(map(_said, value))
+    if isinstance(value, (np.ndarray, jax.Array)) and value.dtype != object:
+        return kind, value.shape, str(value.dtype), np.asarray(value).tobytes()
+    if kind in _PLAIN_REPARAMS:
+        return kind, _said(vars(value))
+    try:
+        hash(value)
+    except TypeError:
+        return _Same(value)
+    return kind, value
 
 
 def _hashed(value: Any) -> Any:
     try:
         hash(value)
     except TypeError:
-        return _Same(value)
+        return _Compared(value)
     return value
 
 
 def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, _Same) else value
+    return value.value if isinstance(value, _Compared) else value
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro import handlers
 from numpyro.infer import init_to_median
+from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_dp as ndp
+from numpyro_dp.mcmc.nuts_loop import _Compared
 from tests.models import logistic
 
 BUDGET = ndp.Budget(1.0, 1e-5)
@@ -242,29 +246,79 @@ def test_the_model_cannot_be_replayed_on_records(ran):
     assert ran[0].sampler.model is None
 
 
-def test_a_further_run_and_another_object_compile_nothing(data, monkeypatch):
+@contextmanager
+def compilations():
+    """The list that every program compiled within is added to."""
+    found = []
+
+    def heard(event, *_, **__):
+        if "backend_compile" in event:
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        yield found
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)
+
+
+def run(seed, data, model=logistic, **changes):
+    mine = ndp.DPNUTS(model, privacy=ndp.Budget(2.0, 1e-5), **changes)
+    mcmc = ndp.MCMC(mine, num_warmup=40, num_samples=30, num_chains=2, progress_bar=False)
+    mcmc.run(jax.random.key(seed), *data)
+    return mcmc
+
+
+def test_a_further_run_and_another_object_compile_nothing(data):
     """The released numbers are arguments of the compiled chains, and not constants in them."""
+    first = run(0, data)
+    with compilations() as compiled:
+        second = run(0, data)
+        first.run(jax.random.key(1))
+        assert compiled == []
+        # Of releases with noise of their own: the first's numbers are not in the second's chains.
+        gap = first.released.located.mean - second.released.located.mean
+        assert np.abs(gap).max() > 1e-3
+        assert not np.array_equal(first.get_samples()["w"], second.get_samples()["w"])
+        run(0, data, target_accept_prob=0.7)
+        assert compiled
 
-    def run(seed, **changes):
-        kernel = ndp.DPNUTS(logistic, privacy=ndp.Budget(2.0, 1e-5), **changes)
-        mcmc = ndp.MCMC(kernel, num_warmup=40, num_samples=30, num_chains=2, progress_bar=False)
-        mcmc.run(jax.random.key(seed), *data)
-        return mcmc
 
-    first = run(0)
-    compiled = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
-    )
-    second = run(0)
-    first.run(jax.random.key(1))
-    assert compiled == []
-    # Of releases with noise of their own: the numbers of the first are not in the second's chains.
-    gap = first.released.located.mean - second.released.located.mean
-    assert np.abs(gap).max() > 1e-3
-    assert not np.array_equal(first.get_samples()["w"], second.get_samples()["w"])
-    run(0, target_accept_prob=0.7)
-    assert compiled
+def prior_of_a_scale(x, y=None):
+    scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.5))
+    w = numpyro.sample("w", dist.Normal(0, scale).expand([3]).to_event(1))
+    with numpyro.plate("N", len(x)):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def test_options_without_a_hash_are_compared_by_what_they_say(data):
+    """Reparametrisations, blocks and arrays are written anew for each object, as users do."""
+
+    def posterior(centered=0.0, variance=1.0):
+        config = {"w": LocScaleReparam(centered, shape_params=[])}
+        return run(
+            0,
+            data,
+            handlers.reparam(prior_of_a_scale, config=config),
+            inverse_mass_matrix={("scale", "w_decentered"): np.full(4, variance, np.float32)},
+            dense_mass=[],
+        )
+
+    first = posterior()
+    with compilations() as compiled:
+        posterior()
+        first.run(jax.random.key(1))
+        assert compiled == []
+        posterior(variance=0.5)
+        assert compiled
+        compiled.clear()
+        posterior(centered=0.5)
+        assert compiled
+    # What is no plain setting counts as the object that it is.
+    own = [LocScaleReparam(0.0), type("Own", (LocScaleReparam,), {})(0.0)]
+    same = [_Compared({"w": each}) for each in own]
+    assert same[0] == _Compared({"w": LocScaleReparam(0.0)}) != same[1]
+    assert same[1] == _Compared({"w": own[1]}) != _Compared({"w": type(own[1])(0.0)})
 
 
 @pytest.mark.parametrize("method", ["vectorized", "sequential", "parallel"])
