@@ -56,17 +56,22 @@ def steps_bar(
         return
     with _watched(bar) as watch:
 
-        def show(done: int, reached: int | None = None, phase: str | None = None) -> None:
+        def show(
+            done: int,
+            reached: int | None = None,
+            phase: str | None = None,
+            told: Callable[[], str] = str,
+        ) -> None:
             with _harmless():
-                write(done, done if reached is None else reached, phase)
+                write(done, done if reached is None else reached, phase, told())
 
-        def write(done: int, steps: int, phase: str | None) -> None:
+        def write(done: int, steps: int, phase: str | None, told: str) -> None:
             watch.step(done)
             bar.set_description(phase, refresh=False)
             # Rounded up to the next point of the table: the bar never shows less than was spent.
             epsilon = next((epsilon for count, epsilon in table if steps <= count), None)
             text = "" if epsilon is None else f"ε={form(epsilon)} of {form(table[-1][1])} charged"
-            bar.set_postfix_str(text, refresh=False)
+            bar.set_postfix_str(", ".join(filter(None, (text, told))), refresh=False)
             bar.update(done - bar.n)
 
         try:

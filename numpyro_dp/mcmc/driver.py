@@ -349,7 +349,7 @@ class MCMC(numpyro.infer.MCMC):
                 require_same(state.z)
                 if shown:
                     jax.block_until_ready(state.i)
-                    show(done, *self._reached(done, lower))
+                    show(done, *self._reached(done, lower), lambda now=state: bound.told(now))
         if self.chain_method == "sequential":
             self._steps_before_chain += upper * bound.steps_per_sample
         return on_each((cut(collection, size), state))

@@ -83,6 +83,10 @@ class BoundKernel(_Kernel):
     def postprocess_fn(self, model_args: Any, model_kwargs: Any) -> Callable[[dict], dict]:
         return self.constrained
 
+    def told(self, state: Any) -> str:
+        """Nothing: a chain that meets records has neither acceptance rate nor energy to show."""
+        return ""
+
     def constrained(self, z: dict) -> dict:
         """Constrained latents and data-free deterministic sites of one unconstrained draw."""
         return {**self.private_model.constrain(z), **self.private_model.deterministics(z)}

@@ -38,6 +38,10 @@ class Steps(Protocol):
 
     def constrained(self, z: Any) -> dict[str, Any]: ...
 
+    def told(self, state: Any, /) -> str:
+        """What a bar says of a state, which was released."""
+        ...
+
     def __hash__(self) -> int: ...
 
 

@@ -151,6 +151,12 @@ class NUTSProgram:
         """There are no records."""
         return ()
 
+    def told(self, state: Any) -> str:
+        """What NumPyro's own bar says of a chain; of several, their means."""
+        numbers = state.num_steps, state.adapt_state.step_size, state.mean_accept_prob
+        steps, size, rate = (float(np.mean(each)) for each in numbers)
+        return f"{steps:.0f} steps of size {size:.2e}. acc. prob={rate:.2f}"
+
     def constrained(self, z: Any) -> dict[str, Any]:
         """Sites at an unconstrained position; none of them depends on the released numbers."""
         nothing = jnp.zeros((1, len(ravel_pytree(z)[0])))

@@ -120,6 +120,17 @@ def test_a_bar_that_fails_ends_nothing(broken, bars, monkeypatch):
     assert failed
 
 
+def test_what_cannot_be_told_ends_nothing(bars):
+    def fails():
+        raise OSError("no such number")
+
+    with steps_bar(2, TABLE, shown=True) as show:
+        show(1, 1, "sample", fails)
+        show(2, 2, "sample", lambda: "7 steps")
+    assert bars[0].n == 2
+    assert bars[0].postfix == "ε=0.5 of 1 charged, 7 steps"
+
+
 def test_ctrl_c_within_a_bar_still_ends_the_run(bars, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

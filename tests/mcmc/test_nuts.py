@@ -137,7 +137,12 @@ def test_a_release_that_nothing_speaks_against_says_so_and_claims_no_more(ran, c
     mcmc.progress_bar = True
     mcmc.run(jax.random.key(3), extra_fields=("energy", "potential_energy"))
     mcmc.progress_bar = False
-    assert capsys.readouterr().err.splitlines()[-1] == line
+    shown = capsys.readouterr().err
+    assert shown.splitlines()[-1] == line
+    # As NumPyro's own bar does; of two chains it is their means.
+    last = mcmc.last_state
+    size, rate = (float(x.mean()) for x in (last.adapt_state.step_size, last.mean_accept_prob))
+    assert f"{last.num_steps.mean():.0f} steps of size {size:.2e}. acc. prob={rate:.2f}" in shown
     # A note that does speak against it, and a remark that does not.
     remarked = replace(described.facts, remarks=("a row was taken for a record",))
     described._replace(facts=remarked).show(sys.stdout)
