@@ -36,6 +36,10 @@ class Diagnostics(NamedTuple):
     - **misfit**: how much more than the model expects; above 1.5, and by twice its noise, the model
       does not fit. **misfit_sd**: its noise; above .5 beside a coordinate that is not resolved,
       the truth may lie far out in the prior.
+    - **tail**: share of the records that lie among the outermost tenth of the model's outcomes,
+      less that tenth; about 0 where the model fits, and above .01 and 3.5 times **tail_sd** it does
+      not: a wrong family, or an input that is missing. **tail_sd**: its noise, and that of drawing
+      records.
     - **disagreement**: χ² of the rounds over its degrees of freedom; about 1, too much above 1.5
       and what chance allows, and above 4 beyond repair.
     - **travelled**: posterior sds between the last round and the posterior's mean; beyond three
@@ -50,6 +54,8 @@ class Diagnostics(NamedTuple):
     dispersion: float
     misfit: float
     misfit_sd: float
+    tail: float
+    tail_sd: float
     disagreement: float
     travelled: float
     verdicts: tuple[str, ...]
@@ -59,6 +65,11 @@ class Diagnostics(NamedTuple):
         size = len(self.information)
         numbers = [
             ("misfit", f"{self.misfit:.2f} ± {self.misfit_sd:.2f}", "about 1 where the model fits"),
+            (
+                "tail",
+                f"{self.tail:.3f} ± {self.tail_sd:.3f}",
+                "of records too many far out; about 0",
+            ),
             ("disagreement", f"{self.disagreement:.2f}", "of the rounds; about 1 by chance"),
             (
                 "travelled",

@@ -13,6 +13,7 @@ from numpy.linalg import cholesky, inv, norm, solve
 from scipy.stats import chi2
 
 from numpyro_dp.scoring.rounds import Matrix, Pooled, PriorMoments, Round, Vector, pool, posterior
+from numpyro_dp.scoring.statistic import TAIL
 
 # Fewer rounds are not expected to check each other.
 _FEW = 4
@@ -21,6 +22,9 @@ _HEARD = 0.05
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
 _DISAGREEMENT, TRAVEL, _MISFIT = 1.5, 3.0, 1.5
+# More records far out than the model expects are named where chance explains no more than one in
+# some thousand releases, and where they are so large a share that scales and rates show it.
+_SURE, _STRAYS = 3.5, 0.01
 # No widening mends rounds that disagree by more than this, as those between several modes do.
 _TORN = 4.0
 # Where no more of a prior's variance than this is taken away, an interval is the prior's.
@@ -79,6 +83,8 @@ class Located(NamedTuple):
       shape (dim,).
     - **dispersion**: ρ, by how much records vary more than the information says.
     - **misfit**: by how much more than the model expects of them; **misfit_sd**: its noise.
+    - **tail**: share of the records that is far out beyond what the model expects; **tail_sd**: its
+      noise, and that of drawing records.
     - **disagreement**: χ² of the rounds' scores over **freedom**, its degrees of freedom.
     - **travelled**: distance of the mean from the last round's position, in posterior sds.
     - **unresolved**: whether the information's shape was lost in its noise.
@@ -98,6 +104,8 @@ class Located(NamedTuple):
     dispersion: float
     misfit: float
     misfit_sd: float
+    tail: float
+    tail_sd: float
     disagreement: float
     freedom: int
     travelled: float
@@ -122,6 +130,30 @@ class Located(NamedTuple):
     def misfits(self) -> bool:
         """Whether records vary more than the model expects, by more than noise explains."""
         return self.misfit > _MISFIT + 2 * self.misfit_sd
+
+    @property
+    def strays(self) -> bool:
+        """Whether more records are far out than the model expects, by more than chance explains.
+
+        It tells more than squares, which a tight clip cuts alike for every family.
+        """
+        return self.arrived and self.tail > max(_SURE * self.tail_sd, _STRAYS)
+
+    @property
+    def _unlike(self) -> str:
+        told = []
+        if self.strays:
+            told.append(
+                f"{self.tail:.1%} more of them than it expects lie among its outermost {TAIL:.0%}"
+            )
+        if self.misfits:
+            told.append(f"their scores vary {self.misfit:.1f} times as much as it expects")
+        return (
+            f"{WITH_CARE}: the records do not fit the model: {', and '.join(told)}, as from a "
+            "wrong family or a few far outcomes. Scales, rates and slopes may be off by more than "
+            "the intervals say. Take a family with heavier tails (StudentT for Normal, of a "
+            "logarithm too, NegativeBinomial2 for Poisson), or the input that is missing"
+        )
 
     def _disagree(self, mixture: bool) -> str:
         found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
@@ -175,14 +207,7 @@ class Located(NamedTuple):
                 "the rounds may have asked in wrong units: give more privacy budget, or more "
                 "records",
             ),
-            (
-                self.misfits,
-                f"{WITH_CARE}: the records do not fit the model: their scores vary "
-                f"{self.misfit:.1f} times as much as the model expects, as from a wrong family or "
-                "a few far outcomes. The intervals allow for it; those of NUTS on the records "
-                "would not. Take a family with heavier tails (StudentT for Normal, "
-                "NegativeBinomial2 for Poisson)",
-            ),
+            (self.misfits or self.strays, self._unlike),
             (
                 self.unresolved,
                 f"{WITH_CARE}: the shape of the information was lost in its noise: coordinates "
@@ -311,6 +336,8 @@ def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> L
         dispersion=pooled.dispersion,
         misfit=pooled.misfit,
         misfit_sd=pooled.misfit_sd,
+        tail=pooled.tail,
+        tail_sd=pooled.tail_sd,
         disagreement=_disagreement(rounds, pooled, _APART_ANYWAY)[0] / max(freedom, 1),
         freedom=freedom,
         travelled=float(norm(mean - back.T @ rounds[-1].at.u)),

@@ -224,6 +224,8 @@ class ReleasedLikelihood:
             dispersion=at.dispersion,
             misfit=at.misfit,
             misfit_sd=at.misfit_sd,
+            tail=at.tail,
+            tail_sd=at.tail_sd,
             disagreement=at.disagreement,
             travelled=at.travelled,
             verdicts=verdicts_of(self.private_model, at),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.linalg import cholesky, eigh, inv, norm, solve
 
-from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE
+from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE, TAIL
 
 Matrix = np.ndarray
 Vector = np.ndarray
@@ -72,7 +72,8 @@ class Round(NamedTuple):
     - **score**: sum of clipped scores; **information**: of the records' information.
     - **square**, **expected**: sums of squared clipped scores, and of what the model expects of
       them.
-    - **score_sd**, **information_sd**, **square_sd**: noise of an entry.
+    - **tail**: records that are far out, less how many the model expects.
+    - **score_sd**, **information_sd**, **square_sd**, **tail_sd**: noise of an entry.
     - **share**: of the squared privacy loss.
     """
 
@@ -81,9 +82,11 @@ class Round(NamedTuple):
     information: Matrix
     square: float
     expected: float
+    tail: float
     score_sd: float
     information_sd: float
     square_sd: float
+    tail_sd: float
     share: float
 
 
@@ -94,6 +97,8 @@ class Pooled(NamedTuple):
     - **response**: t.
     - **dispersion**: ρ, how much more squared scores are than the information says.
     - **misfit**: how much more than the model expects of them; **misfit_sd**: its noise.
+    - **tail**: share of the records that is far out beyond what the model expects; **tail_sd**: its
+      noise, and that of drawing records.
     - **information_sd**: noise left in an entry of A.
     - **unresolved**: whether A tells from its target nothing but noise.
     - **middle**: average position of the rounds.
@@ -106,6 +111,8 @@ class Pooled(NamedTuple):
     dispersion: float
     misfit: float
     misfit_sd: float
+    tail: float
+    tail_sd: float
     information_sd: float
     unresolved: bool
     middle: Vector
@@ -236,6 +243,9 @@ def pool(
     traces = float(told @ _traces(np.array([r.information for r in rounds])))
     least = float(norm(told * [r.square_sd for r in rounds]))
     misfit = float(np.clip(square / max(expected, least, 1e-12), 0.1, 30.0))
+    heard = weights * np.array([r.share for r in rounds])
+    heard /= heard.sum() * num_records
+    noise_of_tail = float(norm(heard * [r.tail_sd for r in rounds]))
     return Pooled(
         information,
         noise,
@@ -243,6 +253,8 @@ def pool(
         float(np.clip(square / max(traces, least, 1e-12), 0.1, 30.0)),
         misfit,
         least * math.hypot(1, misfit) / max(expected, least, 1e-12),
+        float(heard @ [r.tail for r in rounds]),
+        math.hypot(noise_of_tail, math.sqrt(TAIL * (1 - TAIL) / num_records)),
         left,
         unresolved,
         whole @ _applied(precisions, places),

@@ -24,11 +24,17 @@ from numpyro_dp.model.data_free import read_latents
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.private_model import PrivateModel
 
-# Shares of the squared bound on a record: of its score, its information, and both its squares.
-SCORE_SHARE, INFORMATION_SHARE, SQUARES_SHARE = 0.73, 0.25, 0.02
+# Shares of the squared bound on a record: of its score, its information, both its squares, and
+# whether it is far out.
+SCORE_SHARE, INFORMATION_SHARE, SQUARES_SHARE, TAIL_SHARE = 0.71, 0.24, 0.02, 0.03
+# Of the model's outcomes, this share is called far out.
+TAIL = 0.1
 # The histogram of sizes: a bin for each factor of two.
 BINS, FIRST_BIN = 80, -40
 _TINY = 1e-24
+# Sizes that differ by less than this part of a score are those of one outcome: what is left of a
+# frequent one, less the shift, is but rounding.
+_ALIKE = 1e-4
 
 
 class RoundPosition(NamedTuple):
@@ -82,14 +88,15 @@ class RecordStatistic:
     @property
     def numbers(self) -> int:
         """Numbers that a record adds to a round."""
-        return self.dim + self.dim * (self.dim + 1) // 2 + 2
+        return self.dim + self.dim * (self.dim + 1) // 2 + 3
 
     def at(self, u: Any) -> dict[str, Array]:
         """The latents whose row is ``u``."""
         return unravelled(self.private_model, u)
 
     def joint(self, at: RoundPosition, key: Any, record: list[Array]) -> Float[Array, " numbers"]:
-        """Score, information, square of the score and what the model expects of that square."""
+        """Score, information, square of the score and what the model expects of that square, and
+        whether the outcome is far out, less how often the model expects that."""
         own, scores, weights = self._scores(at, key, record)
         shift = centre(scores, weights, 1.0)
         apart = scores - shift
@@ -108,6 +115,8 @@ class RecordStatistic:
         information = factor * _second_moment(apart, law * kept)
         information = information * _share_within(at.bound, information)
         gap = own - shift
+        rounding = _ALIKE * jnp.sqrt(jnp.max(jnp.sum(scores * scores, axis=1)))
+        tail = _far_out(jnp.sqrt(jnp.sum(gap * gap) + _TINY), norms, weights, rounding) - TAIL
         gap = gap * lax.rsqrt(jnp.maximum(jnp.sum(gap * gap), 1)) - left
         score = factor * shrunk * gap
         expected = (factor * shrunk) ** 2 * jnp.sum(
@@ -120,6 +129,7 @@ class RecordStatistic:
                 score * np.sqrt(SCORE_SHARE),
                 packed(information / at.bound) * np.sqrt(INFORMATION_SHARE),
                 squares,
+                tail[None] * np.sqrt(TAIL_SHARE),
             ]
         )
 
@@ -247,6 +257,17 @@ def unpacked(row: np.ndarray, dim: int) -> np.ndarray:
 
 def _share_within(bound: Array, matrix: Array) -> Array:
     return jnp.minimum(1, bound / (jnp.linalg.norm(matrix) + _TINY))
+
+
+def _far_out(size: Array, sizes: Array, weights: Array, rounding: Array) -> Array:
+    """How much of an outcome lies among the outermost of the model's, by the size of its score.
+
+    Outcomes of one size share the place that is left for them, so that the mean under ``weights``
+    is ``TAIL`` whatever the sizes are.
+    """
+    larger = jnp.sum(jnp.where(sizes > size + rounding, weights, 0))
+    alike = jnp.sum(jnp.where(jnp.abs(sizes - size) <= rounding, weights, 0))
+    return jnp.clip((TAIL - larger) / jnp.maximum(alike, _TINY), 0, 1)
 
 
 def _second_moment(vectors: Array, weights: Array) -> Array:

@@ -29,6 +29,7 @@ from numpyro_dp.scoring.statistic import (
     INFORMATION_SHARE,
     SCORE_SHARE,
     SQUARES_SHARE,
+    TAIL_SHARE,
     RecordStatistic,
     RoundPosition,
     unpacked,
@@ -124,18 +125,20 @@ _noise_sds = quickly_jitted(
 def _read(settings: RoundSettings, released: np.ndarray, noise: float, share: float) -> Round:
     """A round's release in the units of its whitened coordinates."""
     dim, clip, bound = len(settings.u), settings.clip_norm, settings.information_bound
-    score, packed, squares = np.split(released, [dim, len(released) - 2])
+    score, packed, (square, expected, tail) = np.split(released, [dim, len(released) - 3])
     of_score, of_information = clip / math.sqrt(SCORE_SHARE), bound / math.sqrt(INFORMATION_SHARE)
     of_square = clip**2 / math.sqrt(SQUARES_SHARE / 2)
     return Round(
         at=settings,
         score=score * of_score,
         information=unpacked(packed, dim) * of_information,
-        square=float(squares[0]) * of_square,
-        expected=float(squares[1]) * of_square,
+        square=float(square) * of_square,
+        expected=float(expected) * of_square,
+        tail=float(tail) / math.sqrt(TAIL_SHARE),
         score_sd=noise * of_score,
         information_sd=noise * of_information,
         square_sd=noise * of_square,
+        tail_sd=noise / math.sqrt(TAIL_SHARE),
         share=share,
     )
 

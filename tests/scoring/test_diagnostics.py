@@ -15,6 +15,8 @@ FINE = Diagnostics(
     dispersion=1.1,
     misfit=1.02,
     misfit_sd=0.09,
+    tail=0.0034,
+    tail_sd=0.0058,
     disagreement=0.97,
     travelled=0.31,
     verdicts=(),
@@ -27,9 +29,13 @@ def test_each_site_has_a_row_and_each_number_its_words():
     assert lines[-2].split() == ["b", "0.98"]
     assert lines[-1].split() == ["w", "0.50", "to", "0.98", "in", "2", "coordinates"]
     named = [line.split()[0] for line in lines[1:]]
-    assert {f for f in FINE._fields if f not in ("misfit_sd", "verdicts")} < {*named, "resolved"}
+    assert {f for f in FINE._fields if f not in ("misfit_sd", "tail_sd", "verdicts")} < {
+        *named,
+        "resolved",
+    }
     # Three times the root of three coordinates.
     assert "1.02 ± 0.09" in lines[1]
+    assert "0.003 ± 0.006" in lines[2]
     assert "above 5.2 not arrived" in str(FINE)
     assert "1.10 to 1.35   times by noise, of intervals; above 1.5 far wider" in str(FINE)
     assert "array(" not in str(FINE)

@@ -107,15 +107,23 @@ def check_sensitivity(model, kind, outcomes):
 
     @jax.jit
     def longest(whitening):
+        def ends(added):
+            return [DIM, len(added) - 3, len(added) - 1]
+
         def squares(x, y):
             given = [x[None], y[None], jnp.zeros(1, jnp.int32)][: 2 + found.draws]
             added = found.joint(position(whitening), jax.random.key(0), given) ** 2
-            return jnp.stack([part.sum() for part in jnp.split(added, [DIM, len(added) - 2])])
+            return jnp.stack([part.sum() for part in jnp.split(added, ends(added))])
 
         return jax.vmap(lambda y: jax.vmap(lambda x: squares(x, y))(jnp.asarray(x)))(outcomes)
 
     shares = np.array(
-        [statistics.SCORE_SHARE, statistics.INFORMATION_SHARE, statistics.SQUARES_SHARE]
+        [
+            statistics.SCORE_SHARE,
+            statistics.INFORMATION_SHARE,
+            statistics.SQUARES_SHARE,
+            statistics.TAIL_SHARE,
+        ]
     )
     assert shares.sum() == pytest.approx(1)
     for whitening in (0.1, 0.3, 1.0, 100.0):
@@ -206,7 +214,7 @@ def test_replace_one_charged_as_zero_out_is_caught(monkeypatch):
 @pytest.mark.slow
 def test_information_without_noise_is_caught(monkeypatch):
     honest = mechanism.floor_noise
-    monkeypatch.setattr(mechanism, "floor_noise", lambda *a: honest(*a).at[DIM:-2].set(0))
+    monkeypatch.setattr(mechanism, "floor_noise", lambda *a: honest(*a).at[DIM:-3].set(0))
     with pytest.raises(AssertionError, match="size of the noise"):
         check_noise(epsilon=1.0625)
 
@@ -239,7 +247,7 @@ def test_coordinates_from_information_without_noise_are_caught(monkeypatch):
 
     def settled(rounds, *rest):
         last = rounds[-1]
-        information = statistics.unpacked(exact[-1][DIM:-2], DIM) * last.at.information_bound
+        information = statistics.unpacked(exact[-1][DIM:-3], DIM) * last.at.information_bound
         return settle([*rounds[:-1], last._replace(information=information)], *rest)
 
     monkeypatch.setattr(turns, "asked", overheard)

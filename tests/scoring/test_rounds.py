@@ -31,10 +31,14 @@ def truth():
 PRIOR = PriorMoments(np.array([0.5, 0.0, -0.5, 0.0]), np.array([1.0, 2.0, 0.5, 3.0]))
 
 
-def quadratic(truth, noise, seeds=0, num_rounds=12):
-    """Rounds of a likelihood that is normal: A about the truth, with noise of this share."""
+def quadratic(truth, noise, seeds=0, num_rounds=12, far_out=0.0):
+    """Rounds of a likelihood that is normal: A about the truth, with noise of this share.
+
+    Beyond what the model expects, ``far_out`` of the records lie far out.
+    """
     information, mode = truth
     rng, shares = np.random.default_rng(seeds), geometric_shares(num_rounds, 0.04)
+    tails = np.random.default_rng([seeds, 1])
     signal = 1 / noise
     size = math.sqrt(np.trace(np.diag(PRIOR.sd) @ information @ np.diag(PRIOR.sd)) / RECORDS)
     settings = first_settings(PRIOR, 9.0 * np.eye(80)[int(math.log2(size)) + 40], -40, 1.0)
@@ -42,7 +46,7 @@ def quadratic(truth, noise, seeds=0, num_rounds=12):
     for share in shares:
         w, clip, bound = settings.whitening, settings.clip_norm, settings.information_bound
         sd = 1 / (signal * math.sqrt(share))
-        sds = clip * sd / math.sqrt(0.73), bound * sd / math.sqrt(0.25), clip**2 * sd * 10
+        sds = clip * sd / math.sqrt(0.71), bound * sd / math.sqrt(0.24), clip**2 * sd * 10
         symmetric = rng.normal(size=(DIM, DIM))
         exact = w @ information @ w.T
         told = float(np.trace(exact))
@@ -53,9 +57,11 @@ def quadratic(truth, noise, seeds=0, num_rounds=12):
                 information=exact + sds[1] * (symmetric + symmetric.T) / 2,
                 square=told + sds[2] * rng.normal(),
                 expected=told + sds[2] * rng.normal(),
+                tail=far_out * RECORDS + sd / math.sqrt(0.03) * tails.normal(),
                 score_sd=sds[0],
                 information_sd=sds[1],
                 square_sd=sds[2],
+                tail_sd=sd / math.sqrt(0.03),
                 share=share,
             )
         )
@@ -224,6 +230,8 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
         widened=np.array([3.0, 3.0, 1.0, 1.0]),
     )
     said = all_but_travel.verdicts("abcd")
+    assert "their scores vary 3.0 times as much" in said[3]
+    assert "outermost" not in said[3]
     ranks = [each.split(":")[0] for each in said]
     assert ranks == ["with care"] * 5 + ["wide"] * 2
     for each in (*said, *all_but_travel._replace(travelled=99.0).verdicts("abcd")):
@@ -247,6 +255,23 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     (standing,) = at._replace(misfit=1.0).verdicts("abcd", mixture=True)
     assert standing.startswith("with care: of a mixture")
     assert "ndp.coverage" in standing
+
+
+def test_more_records_far_out_than_expected_are_named_where_chance_explains_it_not(truth):
+    """Noise is .0025 of the records and chance .0042, so that .03 is six of both together."""
+    at = located(quadratic(truth, 2.0, far_out=0.03), PRIOR, RECORDS)
+    assert at.tail == pytest.approx(0.03, abs=4 * at.tail_sd)
+    least = 2.0 / math.sqrt(0.03) / RECORDS
+    chance = math.sqrt(0.09 / RECORDS)
+    assert math.hypot(least, chance) < at.tail_sd < math.hypot(1.5 * least, chance)
+    (said,) = at.verdicts("abcd")
+    assert said.startswith("with care: the records do not fit the model: ")
+    assert f"{at.tail:.1%} more of them than it expects lie among its outermost 10%" in said
+    assert "vary" not in said
+    # Neither what noise explains nor what moves nothing.
+    assert at._replace(tail_sd=0.01).verdicts("abcd") == ()
+    assert at._replace(tail=0.009, tail_sd=0.001).verdicts("abcd") == ()
+    assert at._replace(tail=-0.03).verdicts("abcd") == ()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from numpyro_dp.scoring.statistic import (
     INFORMATION_SHARE,
     SCORE_SHARE,
     SQUARES_SHARE,
+    TAIL,
+    TAIL_SHARE,
     RoundPosition,
     packed,
     record_statistic,
@@ -53,9 +55,11 @@ def record(x, y, row=0):
 
 
 def parts(vector):
-    score, information, squares = np.split(np.asarray(vector, float), [DIM, len(vector) - 2])
+    ends = [DIM, len(vector) - 3, len(vector) - 1]
+    score, information, squares, tail = np.split(np.asarray(vector, float), ends)
     information = unpacked(information, DIM) / np.sqrt(INFORMATION_SHARE)
-    return score / np.sqrt(SCORE_SHARE), information, squares / np.sqrt(SQUARES_SHARE / 2)
+    squares = squares / np.sqrt(SQUARES_SHARE / 2)
+    return score / np.sqrt(SCORE_SHARE), information, squares, tail[0] / np.sqrt(TAIL_SHARE)
 
 
 def joint(found, position, x, y, row=0):
@@ -108,7 +112,10 @@ def test_listed_scores_have_mean_zero_and_the_models_information(whitening):
     chance = 1 / (1 + np.exp(-x @ np.asarray(position.u)))
     law = np.array([1 - chance, chance])
     joined = jax.jit(lambda y: joint(found, position, x, y))
-    scores, informations, squares = zip(*(parts(joined(y)) for y in (0, 1)), strict=True)
+    scores, informations, squares, tails = zip(*(parts(joined(y)) for y in (0, 1)), strict=True)
+    assert law @ tails == pytest.approx(0, abs=1e-6)
+    # The rarer outcome is the one far out.
+    assert (np.argmax(tails) == 1) == (chance < 0.5)
     np.testing.assert_allclose(law @ np.stack(scores), 0, atol=2e-6)
     # Nothing of the outcome is in what the model expects of it.
     np.testing.assert_allclose(informations[0], informations[1], rtol=1e-5, atol=1e-12)
@@ -150,10 +157,15 @@ def test_drawn_scores_have_mean_zero_under_the_model(model, whitening):
     mean, error = vectors.mean(0), vectors.std(0) / np.sqrt(count)
     assert (np.abs(mean[:DIM]) <= 4 * error[:DIM] + 1e-7).all()
     # Its square is what the model expects of it.
-    gap = vectors[:, -2] - vectors[:, -1]
+    gap = vectors[:, -3] - vectors[:, -2]
     assert abs(gap.mean()) <= 4 * gap.std() / np.sqrt(count) + 1e-6
+    # As many lie far out as are said to, and a record beyond all that were drawn does.
+    tails = vectors[:, -1] / np.sqrt(TAIL_SHARE)
+    assert abs(tails.mean()) <= 4 * tails.std() / np.sqrt(count)
+    assert tails.min() == pytest.approx(-TAIL, abs=1e-6)
     # A record far out stays within the bound, and out of the information of the others.
     far = joined(jnp.asarray([y[0], kind(60)]), jnp.zeros(2, jnp.int32))
+    assert parts(far[1])[3] == pytest.approx(1 - TAIL, abs=1e-5)
     information = parts(far[1])[1]
     assert np.linalg.norm(information) <= 1 + 1e-5
 
