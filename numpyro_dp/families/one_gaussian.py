@@ -46,10 +46,11 @@ def require_one_gaussian(model: PrivateModel, sd: np.ndarray) -> None:
     if factors is not None:
         raise UnsupportedModelError(
             f"records tell only of a product of latents {quoted(factors)}, as of `mu + tau * z` in "
-            "a hierarchy that is written non-centred by hand: along such a product the likelihood "
-            "is no Gaussian, and the scale would come out too large. Make the product a latent of "
-            'its own, as in `a = numpyro.sample("a", dist.Normal(mu, tau))`; where NUTS should '
-            "sample it non-centred, wrap the model, `numpyro.handlers.reparam(model, "
+            "a hierarchy that is non-centred by hand or by a `reparam` within it: along such a "
+            "product the likelihood is no Gaussian, and the scale would come out too large. Make "
+            "the product a latent of its own, as in "
+            '`a = numpyro.sample("a", dist.Normal(mu, tau))`; where NUTS should sample it '
+            "non-centred, wrap the model, `numpyro.handlers.reparam(model, "
             'config={"a": LocScaleReparam(0)})`: it is released as written and sampled as wrapped. '
             "Or use `DPSVI`"
         )

@@ -44,8 +44,8 @@ _SIZES = 0.5
 # How much harm a verdict stands for: its first words.
 DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
 _NEARER = (
-    "Give priors on the scale of the answer (within a factor of ten), divide inputs and outcomes "
-    "by public constants, or give more privacy budget or records"
+    "Give priors on the scale of the answer (within a factor of ten), centre inputs and divide "
+    "them and outcomes by public constants, or give more privacy budget or records"
 )
 _TAILS = (
     "Amounts or counts of heavier tails than the family's are cut elsewhere in each round, so that "
@@ -227,7 +227,7 @@ class Located(NamedTuple):
         read: Sequence[bool] | None = None,
         *,
         rank: str = "",
-        thus: str = "their intervals are those of the prior",
+        thus: str = "",
     ) -> tuple[str, ...]:
         """Which coordinates the records were not heard on, in a sentence; empty where on all.
 
@@ -237,7 +237,7 @@ class Located(NamedTuple):
 
         :param read: as for :meth:`verdicts`.
         :param rank: of the sentence; by default what is known of the size of scores decides.
-        :param thus: what follows of it.
+        :param thus: what follows of it; by default that intervals are the prior's.
         """
         heard = _heard(names, read)
         # What is not a number tells nothing either.
@@ -252,12 +252,15 @@ class Located(NamedTuple):
                 "coordinate. The prior may know as much as these records at this budget: then give "
                 f"more budget or records. {_FAR_OUT}",
             )
+        one, several = "its interval is that of", "their intervals are those of"
+        thus = thus or f"{several if len(weak) > 1 else one} the prior"
         more = f" and {len(weak) - _NAMED} more" if len(weak) > _NAMED else ""
         found = f"{rank}: next to nothing was {_OF} {', '.join(weak[:_NAMED])}{more}: {thus}"
         if len(weak) == np.count_nonzero(heard):
             # Rare categories are a few among others; all are missed where the scale is wrong.
             return (f"{found}. {_OTHER_SCALE}",)
-        return (f"{found}. Few records may tell of them: merge rare categories. {_FAR_OUT}",)
+        them = "them" if len(weak) > 1 else "it"
+        return (f"{found}. Few records may tell of {them}: merge rare categories. {_FAR_OUT}",)
 
     def _drowned(self, names: Sequence[str], read: Sequence[bool] | None) -> tuple[str, ...]:
         """Of which coordinates noise hides more than the release tells, in a sentence.

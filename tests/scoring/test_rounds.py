@@ -140,7 +140,7 @@ def test_what_no_round_heard_of_is_named(truth):
     heard = np.diag([1.0, 1.0, 0.0, 1.0])
     at = located(quadratic((heard @ information @ heard, mode), 1.0), PRIOR, RECORDS)
     (said,) = at.untold(["a", "b", "rare", "d"])
-    assert said.startswith("wide: next to nothing was told of rare: their")
+    assert said.startswith("wide: next to nothing was told of rare: its")
     assert said in at.verdicts(["a", "b", "rare", "d"])
     assert not located(quadratic((information, mode), 1.0), PRIOR, RECORDS).untold("abcd")
     many = at._replace(resolved=np.zeros(9))
@@ -179,7 +179,7 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     )
     names = ["beta", "theta[0]", "theta[1]", "theta[2]", "mu"]
     untold, *drowned = at.verdicts(names, read=[True] * 4 + [False])
-    assert "told of theta[0]: their" in untold
+    assert "told of theta[0]: its" in untold
     assert len(drowned) == 1
     assert drowned[0].startswith(
         "wide: privacy noise doubles intervals: those of beta, theta (1 of 3) are twice as wide"
