@@ -280,7 +280,7 @@ def test_steps_that_ran_away_are_named(ran):
 
     rng = np.random.default_rng(0)
     error = rng.uniform(9, 18, 3_000).astype(np.float32)
-    seen = (7.0 + 0.8 * error * rng.normal(size=3_000)).astype(np.float32)
+    seen = (7.0 + 0.6 * error * rng.normal(size=3_000)).astype(np.float32)
     result = fitted(adapting(studies, AutoNormal), (error, seen))
     assert float(result.params["tau_auto_loc"]) < -10
     assert any("have run away" in said for said in result.privacy.notes)
