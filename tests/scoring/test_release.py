@@ -163,7 +163,7 @@ def test_what_records_tell_of_through_other_latents_is_not_called_untold():
     resolved = found.diagnostics.resolved
     assert max(resolved["mu"], resolved["tau"], resolved["effect"][3]) < 0.2
     (said,) = found.diagnostics.verdicts
-    assert said.startswith("wide: next to nothing was told of effect[3]: their intervals")
+    assert said.startswith("wide: next to nothing was told of effect[3]: its interval")
     assert found.privacy.notes == (said,)
 
 
