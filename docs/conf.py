@@ -12,9 +12,9 @@ sys.path.insert(0, str(HERE / "_ext"))
 _paths = [str(HERE.parent / "examples"), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _paths))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# The pages' programs are small and many: compiling them is most of the build.
+# The pages' programs are small and many, and some run for half a minute: compile them lightly.
 if "XLA_FLAGS" not in os.environ:
-    os.environ["XLA_FLAGS"] = known_flags("xla_cpu_use_fusion_emitters")
+    os.environ["XLA_FLAGS"] = known_flags("light_options")
 
 project = "numpyro_dp"
 author = "The numpyro_dp developers"

@@ -24,7 +24,7 @@ _WANTED: Options = {
     # Gone in the XLA of JAX 0.12.
     "xla_cpu_use_fusion_emitters": False,
 }
-_ASK = "import json, numpyro_dp._quick_compile as q; print(json.dumps(q.known_options()))"
+_ASK = "import json, numpyro_dp._quick_compile as q"
 
 
 @functools.cache
@@ -98,17 +98,16 @@ def _jitted(
     return call
 
 
-def known_flags(*names: str) -> str:
-    """The same options, or those of ``names``, as a text for ``XLA_FLAGS``.
+def known_flags(kind: str = "known_options") -> str:
+    """The same options as a text for ``XLA_FLAGS``; those of ``light_options`` if told so.
 
     A process of its own is asked, since in this one XLA may read its flags only once.
     """
     asked = subprocess.run(
-        [sys.executable, "-c", _ASK],
+        [sys.executable, "-c", f"{_ASK}; print(json.dumps(q.{kind}()))"],
         env={**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"},
         check=True,
         capture_output=True,
         text=True,
     )
-    known = json.loads(asked.stdout)
-    return " ".join(f"--{k}={str(v).lower()}" for k, v in known.items() if not names or k in names)
+    return " ".join(f"--{k}={str(v).lower()}" for k, v in json.loads(asked.stdout).items())
