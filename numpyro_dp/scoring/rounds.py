@@ -214,15 +214,14 @@ def pool(
     :param final: pool the information with the same weights as the scores, and leave nothing out
         of the noise; else only what locates.
     """
-    whitening = rounds[-1].at.whitening
-    dim = len(whitening)
+    whitening, dim = rounds[-1].at.whitening, len(centre)
     inward = np.array([r.at.whitening for r in rounds])
     outward = inv(inward)
     places = np.array([r.at.u for r in rounds]) @ outward[-1]
     away = np.sum((places - centre @ outward[-1]) ** 2, axis=1)
     curvature = away**2 / num_records * min(1.0, 2 / math.sqrt(dim))
     frames = whitening @ outward
-    private = _column([r.score_sd**2 for r in rounds]) * _products(frames)
+    private = _column([r.score_sd**2 for r in rounds]) * (frames @ frames.mT)
     precisions = inv(private + _column(curvature) * np.eye(dim))
     whole = _symmetric(inv(precisions.sum(0)))
     weights = _traces(whole @ precisions) / dim
@@ -245,7 +244,7 @@ def pool(
     misfit = float(np.clip(square / max(expected, least, 1e-12), 0.1, 30.0))
     heard = weights * np.array([r.share for r in rounds])
     heard /= heard.sum() * num_records
-    noise_of_tail = float(norm(heard * [r.tail_sd for r in rounds]))
+    chance = TAIL * (1 - TAIL) / num_records
     return Pooled(
         information,
         noise,
@@ -254,7 +253,7 @@ def pool(
         misfit,
         least * math.hypot(1, misfit) / max(expected, least, 1e-12),
         float(heard @ [r.tail for r in rounds]),
-        math.hypot(noise_of_tail, math.sqrt(TAIL * (1 - TAIL) / num_records)),
+        math.hypot(norm(heard * [r.tail_sd for r in rounds]), math.sqrt(chance)),
         left,
         unresolved,
         whole @ _applied(precisions, places),
@@ -307,7 +306,7 @@ def _fitted_information(
     typical = np.maximum(_traces(told) / dim, sds)
     ages = np.arange(len(rounds))[::-1]
     variances = (sds**2 + typical**2 * np.minimum(away / num_records, 4.0)) / _AGEING**ages
-    forth = np.swapaxes(back, 1, 2)
+    forth = back.mT
     metrics, spread = forth @ back, 1 / variances
     right = (forth @ told @ back * _column(spread)).sum(0)
 
@@ -339,8 +338,8 @@ def _weighted_information(
     even = dim / (_traces(private) + curvature * dim)
     weights = even / even.sum()
     told = np.array([r.information for r in rounds])
-    found = (_column(weights) * (frames @ told @ np.swapaxes(frames, 1, 2))).sum(0)
-    metrics = _products(frames)
+    found = (_column(weights) * (frames @ told @ frames.mT)).sum(0)
+    metrics = frames @ frames.mT
     sds = weights * np.array([r.information_sd for r in rounds])
     typical = float(norm(sds * _traces(metrics) / dim))
     return _Estimate(_symmetric(found), typical, metrics, sds**2, inverse=False)
@@ -390,11 +389,6 @@ def _column(numbers: Any) -> np.ndarray:
 
 def _traces(matrices: np.ndarray) -> Vector:
     return np.trace(matrices, axis1=1, axis2=2)
-
-
-def _products(matrices: np.ndarray) -> np.ndarray:
-    """B Bᵀ of each round."""
-    return matrices @ np.swapaxes(matrices, 1, 2)
 
 
 def _applied(matrices: np.ndarray, vectors: Matrix) -> Vector:
