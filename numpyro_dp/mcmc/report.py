@@ -18,7 +18,7 @@ GIVEN_STATE = (
 )
 
 # What notes take of a screen that is to show draws too.
-_LINES, _REPORT = 8, "print(mcmc.privacy)"
+_LINES, _REPORT = 12, "print(mcmc.privacy)"
 _NOTHING = (
     "No note speaks against this release. What notes cannot see: docs/howto/is-it-worth-having.md"
 )

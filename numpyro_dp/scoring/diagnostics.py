@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpyro_dp.accounting.report import short
-from numpyro_dp.scoring.located import DROWNED, TOLD, TRAVEL
+from numpyro_dp.scoring.verdicts import DROWNED, FAINT, TOLD, TRAVEL
 
 # Lines of the whole, and of them those of verdicts.
-_LINES, _VERDICTS = 20, 7
+_LINES, _VERDICTS = 24, 10
 _NAME, _VALUE = 14, 15
 
 
@@ -31,6 +31,8 @@ class Diagnostics(NamedTuple):
     - **widened**: how many times as wide noise makes each coordinate's interval as the released
       information alone would, the others being known, by site; above 1.5 a verdict says so. It
       says too little of a rare group or column, where the clip takes off the information itself.
+    - **signal**: information on each coordinate, the others being known, in sds of its own noise,
+      by site; below 4 few records speak of it, and a verdict says so.
     - **dispersion**: how much more the records' scores vary than the information says; counted in
       the intervals.
     - **misfit**: how much more than the model expects; above 1.5, and by twice its noise, the model
@@ -41,7 +43,7 @@ class Diagnostics(NamedTuple):
       not: a wrong family, or an input that is missing. **tail_sd**: its noise, and that of drawing
       records.
     - **disagreement**: χ² of the rounds over its degrees of freedom; about 1, too much above 1.5
-      and what chance allows, and above 4 beyond repair.
+      and what chance allows, and above 2.5 beyond repair.
     - **travelled**: posterior sds between the last round and the posterior's mean; beyond three
       times the root of the number of coordinates the release has not arrived.
     - **verdicts**: what that means, in sentences; empty where nothing is wrong.
@@ -51,6 +53,7 @@ class Diagnostics(NamedTuple):
     noise_sd: np.ndarray
     resolved: dict[str, np.ndarray]
     widened: dict[str, np.ndarray]
+    signal: dict[str, np.ndarray]
     dispersion: float
     misfit: float
     misfit_sd: float
@@ -61,7 +64,7 @@ class Diagnostics(NamedTuple):
     verdicts: tuple[str, ...]
 
     def __str__(self) -> str:
-        """At most twenty lines: verdicts, then what they are made of, in words."""
+        """At most 24 lines: verdicts, then what they are made of, in words."""
         size = len(self.information)
         numbers = [
             ("misfit", f"{self.misfit:.2f} ± {self.misfit_sd:.2f}", "about 1 where the model fits"),
@@ -89,9 +92,14 @@ class Diagnostics(NamedTuple):
                 _range(np.concatenate([np.ravel(each) for each in self.widened.values()])),
                 f"times by noise, of intervals; above {DROWNED} far wider than NUTS's",
             ),
+            (
+                "signal",
+                _range(np.concatenate([np.ravel(each) for each in self.signal.values()])),
+                f"information over its noise, by coordinate; below {FAINT:g} of few records",
+            ),
         ]
         said = short.notes_alone(self.verdicts, _VERDICTS, ".verdicts") or (
-            "No verdict speaks against this release. What verdicts cannot see: "
+            "No note speaks against this release. What notes cannot see: "
             "docs/howto/is-it-worth-having.md"
         )
         lines = [

@@ -1,309 +1,24 @@
-"""What all rounds together say: a Gaussian likelihood with known noise, and how far to trust it."""
+"""What all rounds together say: a Gaussian likelihood with known noise."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.linalg import cholesky, inv, norm, solve
 from scipy.stats import chi2
 
 from numpyro_dp.scoring.rounds import Matrix, Pooled, PriorMoments, Round, Vector, pool, posterior
-from numpyro_dp.scoring.statistic import TAIL
+from numpyro_dp.scoring.verdicts import Located
 
 # Fewer rounds are not expected to check each other.
 _FEW = 4
 # Rounds with less weight say too little to disagree.
 _HEARD = 0.05
-# Where rounds disagree more than this, the last step was longer, or records stray farther, the
-# intervals are not to be relied on.
-_DISAGREEMENT, TRAVEL, _MISFIT = 1.5, 3.0, 1.5
-# More records far out than the model expects are named where chance explains no more than one in
-# some thousand releases, and where they are so large a share that scales and rates show it.
-_SURE, _STRAYS = 3.5, 0.01
-# No widening mends rounds that disagree by more than this, as those between several modes do.
-_TORN = 4.0
-# Where no more of a prior's variance than this is taken away, an interval is the prior's.
-TOLD, _NAMED = 0.2, 6
 # Rounds may be so far apart, in posterior standard deviations, for other reasons than their noise,
 # such as a clip of another size. Where noise is small that shows: it is not named, and widens
 # intervals all the same.
 _APART_ANYWAY = 0.3
-# And where no coordinate's is taken away by more than this, nothing much was told at all.
-_MUCH = 0.85
-# Intervals that noise widens by more than this were 1.96 to 5.5 times as wide as NUTS's on the
-# records (64 releases of eight models): the clip takes off information too, which no one sees here.
-DROWNED = 1.5
-# Where an interval is the prior's since few records speak, how far scores vary is known to .06 to
-# .30; where the truth lies far out in the prior and no round found it, to .8 to 2.3 (72 releases).
-_SIZES = 0.5
-# How much harm a verdict stands for: its first words.
-DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
-_NEARER = (
-    "Give priors on the scale of the answer (within a factor of ten), centre inputs and divide "
-    "them and outcomes by public constants, or give more privacy budget or records"
-)
-_TAILS = (
-    "Amounts or counts of heavier tails than the family's are cut elsewhere in each round, so that "
-    "scales come out too small, and slopes with them: take the logarithm of what is never "
-    "negative, StudentT for Normal, NegativeBinomial2 for Poisson"
-)
-_APART = (
-    "Give each component a prior centre of its own and a narrow prior about it (a fifth of the "
-    "distance to the next), and the shares one that is not flat; an ordering alone is not enough"
-)
-_FAR_OUT = (
-    "Or the truth may lie so far out in the prior that no round found it: widen the prior to the "
-    "scale of the answer"
-)
-_OTHER_SCALE = (
-    "The truth may lie so far out in the prior that no round found it: widen the prior to the "
-    "scale of the answer, or divide outcomes and inputs by public numbers. Or give more privacy "
-    "budget, or more records"
-)
-# Where what a verdict is about ends, and its numbers begin.
-_REST = re.compile(r"[:(,]")
-_OF = "told of"
-
-
-class Located(NamedTuple):
-    """The released likelihood of the unconstrained latents u, and its verdicts.
-
-    The likelihood is exp(−½‖response − design·u‖²).
-
-    - **design**: shape (dim, dim); **response**: shape (dim,).
-    - **mean**, **covariance**: of u, under a normal prior of the model prior's moments.
-    - **information**, **noise_sd**: information in the whitened coordinates' directions (ascending)
-      and the noise in them, shape (dim,).
-    - **resolved**: share of each coordinate's prior variance that the likelihood takes away,
-      shape (dim,).
-    - **dispersion**: ρ, by how much records vary more than the information says.
-    - **misfit**: by how much more than the model expects of them; **misfit_sd**: its noise.
-    - **tail**: share of the records that is far out beyond what the model expects; **tail_sd**: its
-      noise, and that of drawing records.
-    - **disagreement**: χ² of the rounds' scores over **freedom**, its degrees of freedom.
-    - **travelled**: distance of the mean from the last round's position, in posterior sds.
-    - **unresolved**: whether the information's shape was lost in its noise.
-    - **widened**: how many times as wide noise makes the interval of each coordinate, the others
-      being known, as the released information alone would have it, shape (dim,).
-    - **clear**: whether the size of records' scores stood out of its noise.
-    - **checked**: whether more than one round was near enough to tell of the posterior.
-    """
-
-    design: Matrix
-    response: Vector
-    mean: Vector
-    covariance: Matrix
-    information: Vector
-    noise_sd: Vector
-    resolved: Vector
-    dispersion: float
-    misfit: float
-    misfit_sd: float
-    tail: float
-    tail_sd: float
-    disagreement: float
-    freedom: int
-    travelled: float
-    unresolved: bool
-    widened: Vector
-    clear: bool = True
-    checked: bool = True
-
-    @property
-    def _usual(self) -> float:
-        """Disagreement that one release in a thousand exceeds where nothing is wrong."""
-        if not self.freedom:
-            return math.inf
-        return max(_DISAGREEMENT, float(chi2.ppf(0.999, self.freedom)) / self.freedom)
-
-    @property
-    def arrived(self) -> bool:
-        """Whether the last step was no longer than noise alone would make it."""
-        return self.travelled <= TRAVEL * math.sqrt(len(self.mean))
-
-    @property
-    def misfits(self) -> bool:
-        """Whether records vary more than the model expects, by more than noise explains."""
-        return self.misfit > _MISFIT + 2 * self.misfit_sd
-
-    @property
-    def strays(self) -> bool:
-        """Whether more records are far out than the model expects, by more than chance explains.
-
-        It tells more than squares, which a tight clip cuts alike for every family.
-        """
-        return self.arrived and self.tail > max(_SURE * self.tail_sd, _STRAYS)
-
-    @property
-    def _unlike(self) -> str:
-        told = []
-        if self.strays:
-            told.append(
-                f"{self.tail:.1%} more of them than it expects lie among its outermost {TAIL:.0%}"
-            )
-        if self.misfits:
-            told.append(f"their scores vary {self.misfit:.1f} times as much as it expects")
-        return (
-            f"{WITH_CARE}: the records do not fit the model: {', and '.join(told)}, as from a "
-            "wrong family or a few far outcomes. Scales, rates and slopes may be off by more than "
-            "the intervals say. Take a family with heavier tails (StudentT for Normal, of a "
-            "logarithm too, NegativeBinomial2 for Poisson), or the input that is missing"
-        )
-
-    def _disagree(self, mixture: bool) -> str:
-        found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
-        remedy = _APART if mixture else _TAILS
-        if self.disagreement > _TORN:
-            cause = "" if mixture else "the records do not fit the model, or "
-            return f"{DO_NOT_USE}: {found}{cause}the likelihood has several modes. {remedy}"
-        return (
-            f"{WITH_CARE}: {found}the intervals were widened by that and are not calibrated. "
-            f"{remedy}. {_NEARER}"
-        )
-
-    def verdicts(
-        self,
-        names: Sequence[str],
-        read: Sequence[bool] | None = None,
-        *,
-        mixture: bool = False,
-    ) -> tuple[str, ...]:
-        """What the released numbers say against the likelihood; empty where nothing does.
-
-        Each begins with its rank, the most harmful first: ``do not use`` (the draws are of no
-        posterior), ``with care`` (the intervals may not hold what they state) or ``wide`` (they
-        hold it, and tell little), and ends with what to do.
-
-        :param names: of the coordinates.
-        :param read: which of them the records' terms read; by default all.
-        :param mixture: whether components may trade places.
-        """
-        said = [
-            (
-                not self.arrived,
-                f"{DO_NOT_USE}: not arrived: the last step went {self.travelled:.1f} posterior "
-                f"standard deviations, so the intervals are not calibrated. {_NEARER}",
-            ),
-            (self.arrived and self.disagreement > self._usual, self._disagree(mixture)),
-            (
-                mixture,
-                f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, "
-                "which no number here tells: before records are spent on one, ndp.coverage tries "
-                f"it on records made up from the model. {_APART}",
-            ),
-            (
-                not self.checked,
-                f"{WITH_CARE}: only the last round was near the posterior, so that no other checks "
-                f"it: the intervals may not be calibrated. {_NEARER}",
-            ),
-            (
-                not self.clear,
-                f"{WITH_CARE}: the size of the records' scores was hardly told from noise, so that "
-                "the rounds may have asked in wrong units: give more privacy budget, or more "
-                "records",
-            ),
-            (self.misfits or self.strays, self._unlike),
-            (
-                self.unresolved,
-                f"{WITH_CARE}: the shape of the information was lost in its noise: coordinates "
-                "that hang together, as those of correlated inputs do, have intervals as if they "
-                "did not, often far too wide. Centre and scale the inputs by public constants, "
-                "leave out columns that repeat others, or give more privacy budget or records",
-            ),
-        ]
-        found = [text for holds, text in said if holds]
-        found += [*self.untold(names, read), *self._drowned(names, read)]
-        # A stable sort: by rank, and within one as above.
-        return tuple(sorted(found, key=lambda each: RANKS.index(each.split(":")[0])))
-
-    def untold(
-        self,
-        names: Sequence[str],
-        read: Sequence[bool] | None = None,
-        *,
-        rank: str = "",
-        thus: str = "",
-    ) -> tuple[str, ...]:
-        """Which coordinates the records were not heard on, in a sentence; empty where on all.
-
-        What no record's term reads, such as the scale of groups, is left out: records tell of it
-        through other latents, and ``resolved``, from independent moments of the prior, does not see
-        that.
-
-        :param read: as for :meth:`verdicts`.
-        :param rank: of the sentence; by default what is known of the size of scores decides.
-        :param thus: what follows of it; by default that intervals are the prior's.
-        """
-        heard = _heard(names, read)
-        # What is not a number tells nothing either.
-        weak = [names[k] for k in np.flatnonzero(heard & ~(self.resolved >= TOLD))]
-        most = float(np.max(self.resolved, where=heard, initial=0.0))
-        if not weak and most >= _MUCH:
-            return ()
-        rank = rank or (WIDE if self.misfit_sd <= _SIZES else DO_NOT_USE)
-        if not weak:
-            return (
-                f"{rank}: little was told: at most {most:.0%} of the prior's variance of any "
-                "coordinate. The prior may know as much as these records at this budget: then give "
-                f"more budget or records. {_FAR_OUT}",
-            )
-        one, several = "its interval is that of", "their intervals are those of"
-        thus = thus or f"{several if len(weak) > 1 else one} the prior"
-        more = f" and {len(weak) - _NAMED} more" if len(weak) > _NAMED else ""
-        found = f"{rank}: next to nothing was {_OF} {', '.join(weak[:_NAMED])}{more}: {thus}"
-        if len(weak) == np.count_nonzero(heard):
-            # Rare categories are a few among others; all are missed where the scale is wrong.
-            return (f"{found}. {_OTHER_SCALE}",)
-        them = "them" if len(weak) > 1 else "it"
-        return (f"{found}. Few records may tell of {them}: merge rare categories. {_FAR_OUT}",)
-
-    def _drowned(self, names: Sequence[str], read: Sequence[bool] | None) -> tuple[str, ...]:
-        """Of which coordinates noise hides more than the release tells, in a sentence.
-
-        A wide prior hides that from :meth:`untold`, which compares with the prior alone.
-        """
-        # An interval that is the prior's is named there.
-        told = _heard(names, read) & (self.resolved >= TOLD)
-        drowned = told & (self.widened > DROWNED)
-        # Of what has not arrived no width means anything.
-        if not (self.arrived and drowned.any()):
-            return ()
-        sites = [name.partition("[")[0] for name in names]
-        sizes, among = Counter(sites), Counter(sites[k] for k in np.flatnonzero(drowned))
-        listed = [
-            site if sizes[site] == 1 else f"{site} ({count} of {sizes[site]})"
-            for site, count in among.items()
-        ]
-        return (
-            f"{WIDE}: privacy noise doubles intervals: those of {', '.join(listed)} are twice as "
-            "wide as NUTS's on the records would be, or wider. Take fewer coordinates (merge small "
-            "groups and rare categories), or give more privacy budget or records",
-        )
-
-
-def _heard(names: Sequence[str], read: Sequence[bool] | None) -> np.ndarray:
-    """Which coordinates a verdict may be about: those that the records' terms read."""
-    return np.ones(len(names), bool) if read is None else np.asarray(read, bool)
-
-
-def beginning(verdict: str) -> str:
-    """What a verdict is about, after its rank if it has one, without numbers and remedy."""
-    rank, found, rest = verdict.partition(": ")
-    if found and rank in RANKS:
-        return f"{rank}: {_begun(rest)}"
-    return _begun(verdict)
-
-
-def _begun(text: str) -> str:
-    head, *more = _REST.split(text, maxsplit=1)
-    # The first of several coordinates is not all of them.
-    several = bool(more) and text[len(head)] == "," and _OF in head
-    return f"{head.strip()}{', …' if several else ''}"
 
 
 def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> Located:
@@ -345,6 +60,7 @@ def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> L
         freedom=freedom,
         travelled=float(norm(mean - back.T @ rounds[-1].at.u)),
         unresolved=pooled.unresolved,
+        signal=pooled.signal,
         widened=np.sqrt(np.diag(without_noise) / np.diag(back @ with_noise @ back.T)),
         clear=rounds[0].at.clear,
         checked=len(rounds) < _FEW or freedom > 0,

@@ -28,8 +28,8 @@ from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.diagnostics import Diagnostics
-from numpyro_dp.scoring.located import Located
 from numpyro_dp.scoring.statistic import coordinate_names, read_coordinates, unravelled
+from numpyro_dp.scoring.verdicts import Located
 
 _FACTOR, _AUXILIARY = "released_likelihood", "_released_latent"
 
@@ -221,6 +221,7 @@ class ReleasedLikelihood:
             noise_sd=at.noise_sd,
             resolved=by_site(at.resolved),
             widened=by_site(at.widened),
+            signal=by_site(at.signal),
             dispersion=at.dispersion,
             misfit=at.misfit,
             misfit_sd=at.misfit_sd,

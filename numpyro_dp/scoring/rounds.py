@@ -100,6 +100,7 @@ class Pooled(NamedTuple):
     - **tail**: share of the records that is far out beyond what the model expects; **tail_sd**: its
       noise, and that of drawing records.
     - **information_sd**: noise left in an entry of A.
+    - **signal**: information on each coordinate, the others being known, over its noise.
     - **unresolved**: whether A tells from its target nothing but noise.
     - **middle**: average position of the rounds.
     - **weights**: of the rounds; **curvature**: their allowance for a score that bends.
@@ -114,6 +115,7 @@ class Pooled(NamedTuple):
     tail: float
     tail_sd: float
     information_sd: float
+    signal: Vector
     unresolved: bool
     middle: Vector
     weights: Vector
@@ -255,6 +257,7 @@ def pool(
         float(heard @ [r.tail for r in rounds]),
         math.hypot(norm(heard * [r.tail_sd for r in rounds]), math.sqrt(chance)),
         left,
+        np.sum(outward[-1] @ information * outward[-1], axis=1) / found.sds(outward[-1].T),
         unresolved,
         whole @ _applied(precisions, places),
         weights,

@@ -3,7 +3,7 @@
 import math
 
 from numpyro_dp.accounting.events import ComposedDpEvent
-from numpyro_dp.scoring import located, released
+from numpyro_dp.scoring import released, verdicts
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from tests.mutations.registry import mutation
 
@@ -38,4 +38,13 @@ def hyperparameters_called_untold(patch):
     r"assert 0 == 1",
 )
 def drowned_unnamed(patch):
-    patch.setattr(located, "DROWNED", math.inf)
+    patch.setattr(verdicts, "DROWNED", math.inf)
+
+
+@mutation(
+    "Levels that few records told of are in no verdict.",
+    "scoring/test_rounds.py::test_what_few_records_told_of_is_named",
+    r"assert 0 == 1",
+)
+def few_records_unnamed(patch):
+    patch.setattr(verdicts, "FAINT", 0.0)

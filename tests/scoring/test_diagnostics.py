@@ -12,6 +12,7 @@ FINE = Diagnostics(
     noise_sd=np.array([0.1, 0.2, 0.22]),
     resolved={"b": np.array(0.98), "w": np.array([0.979, 0.5])},
     widened={"b": np.array(1.1), "w": np.array([1.2, 1.352])},
+    signal={"b": np.array(16.1), "w": np.array([14.2, 2.352])},
     dispersion=1.1,
     misfit=1.02,
     misfit_sd=0.09,
@@ -25,7 +26,7 @@ FINE = Diagnostics(
 
 def test_each_site_has_a_row_and_each_number_its_words():
     lines = str(FINE).splitlines()
-    assert lines[0].startswith("No verdict speaks against this release. What verdicts cannot see")
+    assert lines[0].startswith("No note speaks against this release. What notes cannot see")
     assert lines[-2].split() == ["b", "0.98"]
     assert lines[-1].split() == ["w", "0.50", "to", "0.98", "in", "2", "coordinates"]
     named = [line.split()[0] for line in lines[1:]]
@@ -38,6 +39,7 @@ def test_each_site_has_a_row_and_each_number_its_words():
     assert "0.003 ± 0.006" in lines[2]
     assert "above 5.2 not arrived" in str(FINE)
     assert "1.10 to 1.35   times by noise, of intervals; above 1.5 far wider" in str(FINE)
+    assert "2.35 to 16.10  information over its noise, by coordinate; below 5 of few" in str(FINE)
     assert "array(" not in str(FINE)
 
 
@@ -47,8 +49,8 @@ def test_verdicts_come_first_and_a_screen_holds_all():
     lines = str(FINE._replace(verdicts=verdicts, resolved=many)).splitlines()
     assert lines[0].startswith("note  with care: 0")
     assert sum(line.startswith("note  ") for line in lines) == 3
-    assert "No verdict" not in lines[0]
-    assert len(lines) == 20
+    assert "No note" not in lines[0]
+    assert len(lines) == 24
     assert max(map(len, lines)) <= 100
     shown = sum(line.startswith("  site") for line in lines)
     assert lines[-1] == f"  … and {30 - shown} more: .resolved"
@@ -65,4 +67,9 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     _, line, *_ = str(found).splitlines()
     assert f"κ = {found.signal:.3g}, signal over noise by coordinate (enough from 20)" in line
     assert f"of the information {found.shape:.3g} (from 3)" in line
+    assert found.few == 110
+    larger = forecast(
+        **asked | {"num_records": 9_000}, privacy=Budget(1.0, 1e-5), relation="zero_out"
+    )
+    assert "fewer than about 110 records far wider" in " ".join(str(larger).split())
     assert max(map(len, str(found).splitlines())) <= 100

@@ -197,6 +197,36 @@ def test_many_groups_at_a_small_budget_are_named(epsilon, drowned):
         assert lost <= drowned
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["normal", "bernoulli"])
+def test_a_rare_level_is_named_and_a_column_of_small_size_is_not(family):
+    """Levels of 40, 200 and 500 records of 6,000, and a slope of which the column is tiny."""
+
+    def model(x, y=None):
+        a = numpyro.sample("a", dist.Normal(0, 2))
+        b = numpyro.sample("b", dist.Normal(0, jnp.array([1.0, 1, 1, 1, 100])).to_event(1))
+        eta = a + x @ b
+        with numpyro.plate("people", x.shape[0]):
+            outcome = dist.Normal(eta, 0.6) if family == "normal" else dist.Bernoulli(logits=eta)
+            numpyro.sample("y", outcome, obs=y)
+
+    release = ndp.LikelihoodRelease(model, privacy=BUDGET, secure=False)
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        level = rng.permutation(np.repeat([0, 1, 2, 3], [5_260, 40, 200, 500]))
+        x = np.c_[np.eye(4)[level, 1:], rng.normal(size=(6_000, 2)) * [1, 0.01]]
+        eta = 0.2 + x @ [1.6, 0.5, -0.5, 0.4, 0.0]
+        normal, uniform = rng.normal(size=6_000), rng.random(6_000)
+        y = eta + 0.6 * normal if family == "normal" else uniform < 1 / (1 + np.exp(-eta))
+        y = y.astype(np.float32 if family == "normal" else np.int32)
+        found = release.run(jax.random.key(seed), x.astype(np.float32), y, progress_bar=False)
+        said = found.diagnostics.verdicts
+        assert len(said) == 1
+        assert said[0].startswith("wide: ")
+        assert "told of b[0]: its" in said[0]
+        assert found.diagnostics.signal["b"][4] > 8
+
+
 def test_what_a_support_reads_is_read():
     def bounded(y):
         top = numpyro.sample("top", dist.HalfNormal(1))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numpyro_dp.scoring.adaptation import BEGINS
-from numpyro_dp.scoring.located import WITH_CARE, beginning, located
+from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.rounds import (
     PriorMoments,
     Round,
@@ -17,6 +17,7 @@ from numpyro_dp.scoring.rounds import (
     next_settings,
     pool,
 )
+from numpyro_dp.scoring.verdicts import WITH_CARE, beginning
 
 DIM, RECORDS = 4, 5_000
 
@@ -173,9 +174,13 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     found = np.sqrt(exact / np.diag(np.linalg.inv(usual.covariance)))
     np.testing.assert_allclose(usual.widened, found, rtol=0.25)
     assert (usual.widened > 1.2).all()
+    # So much noise is refused before it is paid for: of information little stands out of it.
+    usual = usual._replace(signal=np.full(4, 9.0))
     assert usual.verdicts("abcd") == ()
     at = usual._replace(
-        resolved=np.array([0.9, 0.1, 0.9, 0.9, 0.9]), widened=np.array([3, 9, 1.4, 1.6, 4])
+        resolved=np.array([0.9, 0.1, 0.9, 0.9, 0.9]),
+        widened=np.array([3, 9, 1.4, 1.6, 4]),
+        signal=np.full(5, 9.0),
     )
     names = ["beta", "theta[0]", "theta[1]", "theta[2]", "mu"]
     untold, *drowned = at.verdicts(names, read=[True] * 4 + [False])
@@ -188,6 +193,39 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     # Where the rounds have not arrived no width means anything.
     gone = at._replace(travelled=99.0).verdicts(names)
     assert not any("doubles" in each for each in gone)
+
+
+def test_what_few_records_told_of_is_named(truth):
+    """Where information on a coordinate hardly stands out of the noise of just that number."""
+    signals, told = [], []
+    for seed in range(40):
+        rounds = quadratic(truth, 20.0, seed)
+        found = pool(rounds, PRIOR, RECORDS, truth[1], final=True)
+        signals.append(found.signal)
+        # In the coordinates of the model, in which all of these draws can be compared.
+        back = np.linalg.inv(rounds[-1].at.whitening)
+        told.append(np.diag(back @ found.information @ back.T))
+    ratio = np.mean(told, axis=0) / np.std(told, axis=0)
+    # The sd of 40 draws is known to 11 %; shrinkage takes off up to a third of the noise.
+    np.testing.assert_allclose(np.median(signals, axis=0), ratio, rtol=0.5)
+    usual = located(quadratic(truth, 2.0), PRIOR, RECORDS)
+    assert (usual.signal > 5).all()
+    names, read = ["beta", "level[0]", "level[1]", "mu"], [True] * 3 + [False]
+    at = usual._replace(signal=np.array([9.0, 4.9, 5.1, 0.4]))
+    found = at.verdicts(names, read)
+    assert len(found) == 1
+    said = found[0]
+    assert said.startswith("wide: few records told of level[0]: its interval is several times")
+    assert "Merge rare categories" in said
+    assert beginning(said) == "wide: few records told of level[0]"
+    both = at._replace(signal=np.ones(4)).verdicts(names, read)
+    assert [beginning(each) for each in both] == ["wide: few records told of beta, …"]
+    # One verdict on a coordinate: that it is untold says more, and that noise doubles it, less.
+    wide = at._replace(widened=np.array([1.0, 3.0, 1.0, 1.0])).verdicts(names, read)
+    assert wide == found
+    (untold,) = at._replace(resolved=np.array([0.9, 0.1, 0.9, 0.9])).verdicts(names, read)
+    assert untold.startswith("wide: next to nothing was told of level[0]")
+    assert at._replace(travelled=99.0).verdicts(names, read)[1:] == ()
 
 
 def test_a_third_of_a_posterior_sd_between_rounds_is_no_disagreement(truth):
@@ -233,14 +271,14 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     assert "their scores vary 3.0 times as much" in said[3]
     assert "outermost" not in said[3]
     ranks = [each.split(":")[0] for each in said]
-    assert ranks == ["with care"] * 5 + ["wide"] * 2
+    assert ranks == ["with care"] * 4 + ["wide"] * 3
     for each in (*said, *all_but_travel._replace(travelled=99.0).verdicts("abcd")):
         # One sentence at least tells the reader what to do.
         assert any(what in each for what in ("Give ", "give ", "Take ", "widen "))
     # Rounds that tear apart: no widening mends that. One that has not arrived says so instead.
     torn = at._replace(disagreement=15.0, unresolved=True).verdicts("abcd")
     assert torn[0].startswith("do not use: the rounds disagree (15.0 times")
-    assert torn[1].startswith("with care: the shape of the information was lost in its noise: ")
+    assert torn[1].startswith("wide: the shape of the information was lost in its noise: ")
     assert "Centre and scale the inputs by public constants" in torn[1]
     gone = at._replace(disagreement=15.0, travelled=99.0).verdicts("abcd")
     assert [each.split(":")[1] for each in gone] == [" not arrived"]

@@ -133,7 +133,8 @@ def ledger(report: Statement) -> str:
     said = report.ledger_guarantee or f"budget of ε = {_number(report.ledger_budget)}"
     left = "not stated" if report.ledger_left is None else rounded_down(report.ledger_left)
     fails, holds = (" where that fails", " where it holds") if conditions else ("", "")
-    return f"{said}; {spent} charged{fails}, ε = {left} left{holds} ({where})"
+    # A user of two budgets expects charged and left to add up.
+    return f"{said}; {spent} charged{fails}, ε = {left} left{holds}, as ε do not add up ({where})"
 
 
 def text(report: Statement) -> str:

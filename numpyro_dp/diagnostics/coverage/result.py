@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 
 from numpyro_dp.diagnostics.inference_data import assembled, dataset_of
 from numpyro_dp.diagnostics.plots import axes_or_new
-from numpyro_dp.scoring.located import DO_NOT_USE, RANKS, beginning
+from numpyro_dp.scoring.verdicts import DO_NOT_USE, RANKS, beginning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
