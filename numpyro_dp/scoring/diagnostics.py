@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpyro_dp.accounting.report import short
-from numpyro_dp.scoring.verdicts import DROWNED, FAINT, TOLD, TRAVEL
+from numpyro_dp.scoring.verdicts import DROWNED, TOLD, TRAVEL, faint_below
 
 # Lines of the whole, and of them those of verdicts.
 _LINES, _VERDICTS = 24, 10
@@ -32,7 +32,8 @@ class Diagnostics(NamedTuple):
       information alone would, the others being known, by site; above 1.5 a verdict says so. It
       says too little of a rare group or column, where the clip takes off the information itself.
     - **signal**: information on each coordinate, the others being known, in sds of its own noise,
-      by site; below 4 few records speak of it, and a verdict says so.
+      by site; below 9 (three times the root of fewer than nine coordinates) few records speak of
+      it, and a verdict says so.
     - **dispersion**: how much more the records' scores vary than the information says; counted in
       the intervals.
     - **misfit**: how much more than the model expects; above 1.5, and by twice its noise, the model
@@ -95,7 +96,7 @@ class Diagnostics(NamedTuple):
             (
                 "signal",
                 _range(np.concatenate([np.ravel(each) for each in self.signal.values()])),
-                f"information over its noise, by coordinate; below {FAINT:g} of few records",
+                f"information over its noise, by coordinate; below {faint_below(size):.2g} of few",
             ),
         ]
         said = short.notes_alone(self.verdicts, _VERDICTS, ".verdicts") or (

@@ -14,9 +14,9 @@ from numpyro_dp.model.private_model import PrivateModel
 _LEAST_SIGNAL, _LEAST_SHAPE = 3.5, 3.0
 # Beside the noise of scores, which falls with κ, the loose clip and the records' own dispersion.
 _FIXED, _FALLING = 0.2, 10.0
-# Of this many records over μ an interval was twice as wide as NUTS's, of fewer up to ten times: the
-# clip lets through too little of them (levels of 20 to 320 of 6,000 and 20,000 records, 42 releases
-# at ε = .5 to 3).
+# Of this many records over μ an interval was about twice as wide as NUTS's, of fewer up to nine
+# times: the clip lets through too little of them (levels of 20 to 320 of 6,000 and 20,000 records
+# at ε = .5 to 3, tests/benchmarks/bench_rare_levels.py).
 _FEW = 30.0
 _PLAIN = 20.0
 _ALONE = (

@@ -31,10 +31,11 @@ _MUCH = 0.85
 # Intervals that noise widens by more than this were 1.96 to 5.5 times as wide as NUTS's on the
 # records (64 releases of eight models): the clip takes off information too, which no one sees here.
 DROWNED = 1.5
-# Where information on a coordinate was fewer sds of its own noise, intervals were 1.8 to 11 times
-# as wide as NUTS's (nine in ten of 75: levels of .5 to 2 % of the records at ε = 1); beyond ten sds
-# 1.1 to 1.7 times (1,026 coordinates of 148 releases).
-FAINT = 5.0
+# Where information on a coordinate was fewer sds of its own noise, intervals were 1.6 to 9 times as
+# wide as NUTS's; where it was more, 1.0 to 1.7 times and once 2.1 (medians of 64 coordinates over
+# six releases or twenty, tests/benchmarks/bench_rare_levels.py). Of few coordinates a tighter bound
+# leaves less, some 5.7√d of all of them.
+FAINT, _FEW_COORDINATES = 9.0, 3.0
 # Where an interval is the prior's since few records speak, how far scores vary is known to .06 to
 # .30; where the truth lies far out in the prior and no round found it, to .8 to 2.3 (72 releases).
 _SIZES = 0.5
@@ -270,7 +271,7 @@ class Located(NamedTuple):
         """
         # An interval that is the prior's is named there.
         told = _heard(names, read) & (self.resolved >= TOLD)
-        faint = told & (self.signal < FAINT)
+        faint = told & (self.signal < faint_below(len(names)))
         drowned = told & ~faint & (self.widened > DROWNED)
         found = []
         # Of what has not arrived no width means anything.
@@ -279,9 +280,9 @@ class Located(NamedTuple):
             one, several = "its interval is", "their intervals are"
             found.append(
                 f"{WIDE}: few records {_OF} {_listed(said)}: {several if len(said) > 1 else one} "
-                "several times as wide as NUTS's on the records would be, and a truth far out in "
-                "the prior is pulled to its middle. Merge rare categories and small groups, or "
-                "give more privacy budget or records"
+                "twice as wide as NUTS's on the records would be, or far wider, and a truth far "
+                "out in the prior is pulled to its middle. Merge rare categories and small groups, "
+                "or give more privacy budget or records"
             )
         if self.arrived and drowned.any():
             found.append(
@@ -295,6 +296,11 @@ class Located(NamedTuple):
 def _heard(names: Sequence[str], read: Sequence[bool] | None) -> np.ndarray:
     """Which coordinates a verdict may be about: those that the records' terms read."""
     return np.ones(len(names), bool) if read is None else np.asarray(read, bool)
+
+
+def faint_below(dim: int) -> float:
+    """The signal below which few records told of a coordinate."""
+    return min(FAINT, _FEW_COORDINATES * math.sqrt(dim))
 
 
 def _listed(names: Sequence[str]) -> str:

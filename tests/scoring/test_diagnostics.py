@@ -39,7 +39,7 @@ def test_each_site_has_a_row_and_each_number_its_words():
     assert "0.003 ± 0.006" in lines[2]
     assert "above 5.2 not arrived" in str(FINE)
     assert "1.10 to 1.35   times by noise, of intervals; above 1.5 far wider" in str(FINE)
-    assert "2.35 to 16.10  information over its noise, by coordinate; below 5 of few" in str(FINE)
+    assert "2.35 to 16.10  information over its noise, by coordinate; below 5.2 of few" in str(FINE)
     assert "array(" not in str(FINE)
 
 

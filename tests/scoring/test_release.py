@@ -224,7 +224,7 @@ def test_a_rare_level_is_named_and_a_column_of_small_size_is_not(family):
         assert len(said) == 1
         assert said[0].startswith("wide: ")
         assert "told of b[0]: its" in said[0]
-        assert found.diagnostics.signal["b"][4] > 8
+        assert found.diagnostics.signal["b"][4] > 9
 
 
 def test_what_a_support_reads_is_read():

@@ -209,13 +209,13 @@ def test_what_few_records_told_of_is_named(truth):
     # The sd of 40 draws is known to 11 %; shrinkage takes off up to a third of the noise.
     np.testing.assert_allclose(np.median(signals, axis=0), ratio, rtol=0.5)
     usual = located(quadratic(truth, 2.0), PRIOR, RECORDS)
-    assert (usual.signal > 5).all()
+    assert (usual.signal > 6).all()
     names, read = ["beta", "level[0]", "level[1]", "mu"], [True] * 3 + [False]
-    at = usual._replace(signal=np.array([9.0, 4.9, 5.1, 0.4]))
+    at = usual._replace(signal=np.array([9.0, 5.9, 6.1, 0.4]))
     found = at.verdicts(names, read)
     assert len(found) == 1
     said = found[0]
-    assert said.startswith("wide: few records told of level[0]: its interval is several times")
+    assert said.startswith("wide: few records told of level[0]: its interval is twice as wide")
     assert "Merge rare categories" in said
     assert beginning(said) == "wide: few records told of level[0]"
     both = at._replace(signal=np.ones(4)).verdicts(names, read)

@@ -217,9 +217,12 @@ class CoverageResult:
             said = f"{said}; {self.reference_name} itself holds too few, and is no measure here"
         refused = self.ranks.get(DO_NOT_USE, 0)
         if refused:
+            # A wide prior makes up some data sets that nobody has, and those fits say so.
+            of_few = 2 * refused <= self.num_datasets
+            rare = " or, if only truths far out in the prior do, narrow it" if of_few else ""
             said = (
                 f"{said}; {refused} of {self.num_datasets} fits say `{DO_NOT_USE}` of themselves: "
-                "mend what they name before a record is spent"
+                f"mend what they name{rare} before a record is spent"
             )
         return said
 

@@ -90,6 +90,7 @@ def test_the_average_without_what_the_method_refused_itself():
     assert f"where it did not say `do not use`, {mixed.usable[0]:.3f}" in str(mixed)
     assert "too rarely" in mixed.judgement
     assert f"{half} of {DATASETS} fits say `do not use`" in mixed.judgement
+    assert "if only truths far out in the prior do, narrow it" in mixed.judgement
     # Where no fit is left there is no such average.
     none = judged(verdicts=[("do not use: torn",)] * DATASETS)
     assert np.isnan(none.usable[0])
