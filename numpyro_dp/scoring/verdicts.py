@@ -271,18 +271,20 @@ class Located(NamedTuple):
         """
         # An interval that is the prior's is named there.
         told = _heard(names, read) & (self.resolved >= TOLD)
-        faint = told & (self.signal < faint_below(len(names)))
-        drowned = told & ~faint & (self.widened > DROWNED)
+        drowned = told & (self.widened > DROWNED)
+        # Where noise hides much of everything it is not that these have few records.
+        faint = told & ~drowned & (self.signal < faint_below(len(names)))
         found = []
         # Of what has not arrived no width means anything.
         if self.arrived and faint.any():
             said = [names[k] for k in np.flatnonzero(faint)]
-            one, several = "its interval is", "their intervals are"
             found.append(
-                f"{WIDE}: few records {_OF} {_listed(said)}: {several if len(said) > 1 else one} "
-                "twice as wide as NUTS's on the records would be, or far wider, and a truth far "
-                "out in the prior is pulled to its middle. Merge rare categories and small groups, "
-                "or give more privacy budget or records"
+                f"{WIDE}: few records {_OF} {_listed(said)}: what was released of "
+                f"{'them' if len(said) > 1 else 'it'} hardly stands out of noise. Intervals of "
+                "rare categories and small groups are twice as wide as NUTS's or far wider, and a "
+                "truth far out in the prior is pulled to its middle: merge them; that of a "
+                "dispersion, of which few outcomes tell, may be off. Or give more privacy budget "
+                "or records"
             )
         if self.arrived and drowned.any():
             found.append(

@@ -190,10 +190,10 @@ def test_many_groups_at_a_small_budget_are_named(epsilon, drowned):
         found = release.run(jax.random.key(seed), group, y, progress_bar=False)
         diagnostics = found.diagnostics
         assert diagnostics.widened["theta"].shape == (30,)
-        noisy = any("noise doubles" in each for each in diagnostics.verdicts)
+        said = " ".join(diagnostics.verdicts)
         lost = diagnostics.travelled > 3 * math.sqrt(32)
         # What has not arrived is named as that.
-        assert noisy == (drowned and not lost)
+        assert ("noise doubles" in said) == (drowned and not lost)
         assert lost <= drowned
 
 
@@ -223,7 +223,7 @@ def test_a_rare_level_is_named_and_a_column_of_small_size_is_not(family):
         said = found.diagnostics.verdicts
         assert len(said) == 1
         assert said[0].startswith("wide: ")
-        assert "told of b[0]: its" in said[0]
+        assert "told of b[0]: " in said[0]
         assert found.diagnostics.signal["b"][4] > 9
 
 
