@@ -274,19 +274,29 @@ class Located(NamedTuple):
         drowned = told & (self.widened > DROWNED)
         # Where noise hides much of everything it is not that these have few records.
         faint = told & ~drowned & (self.signal < faint_below(len(names)))
-        found = []
         # Of what has not arrived no width means anything.
-        if self.arrived and faint.any():
-            said = [names[k] for k in np.flatnonzero(faint)]
+        if not self.arrived:
+            return ()
+        few = [names[k] for k in np.flatnonzero(faint)]
+        # A level or group is one of several coordinates; a site of one is more often a dispersion,
+        # which lay 3 to 5 of its own sds off (docs/limitations.md).
+        levels = [name for name in few if "[" in name]
+        single = [name for name in few if "[" not in name]
+        found = []
+        if single:
             found.append(
-                f"{WIDE}: few records {_OF} {_listed(said)}: what was released of "
-                f"{'them' if len(said) > 1 else 'it'} hardly stands out of noise. Intervals of "
-                "rare categories and small groups are twice as wide as NUTS's or far wider, and a "
-                "truth far out in the prior is pulled to its middle: merge them; that of a "
-                "dispersion, of which few outcomes tell, may be off. Or give more privacy budget "
-                "or records"
+                f"{WITH_CARE}: few records {_OF} {_listed(single)}: what was released hardly "
+                "stands out of noise, as of a dispersion, of which few outcomes tell, or a rare "
+                "input: the interval may be off. Give more privacy budget or records"
             )
-        if self.arrived and drowned.any():
+        if levels:
+            found.append(
+                f"{WIDE}: few records {_OF} {_listed(levels)}: what was released hardly stands out "
+                "of noise. Intervals of rare categories and small groups are twice as wide as "
+                "NUTS's or far wider, and a truth far out in the prior is pulled to its middle. "
+                "Merge them, or give more privacy budget or records"
+            )
+        if drowned.any():
             found.append(
                 f"{WIDE}: privacy noise doubles intervals: those of {_counted(names, drowned)} are "
                 "twice as wide as NUTS's on the records would be, or wider. Take fewer coordinates "

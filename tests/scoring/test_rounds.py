@@ -215,11 +215,14 @@ def test_what_few_records_told_of_is_named(truth):
     found = at.verdicts(names, read)
     assert len(found) == 1
     said = found[0]
-    assert said.startswith("wide: few records told of level[0]: what was released of it")
-    assert "merge them" in said
+    assert said.startswith("wide: few records told of level[0]: what was released")
+    assert "Merge them" in said
     assert beginning(said) == "wide: few records told of level[0]"
     both = at._replace(signal=np.ones(4)).verdicts(names, read)
-    assert [beginning(each) for each in both] == ["wide: few records told of beta, …"]
+    assert [beginning(each) for each in both] == [
+        "with care: few records told of beta",
+        "wide: few records told of level[0], …",
+    ]
     # One verdict on a coordinate: that it is untold, or that noise doubles it as it does others.
     (wide,) = at._replace(widened=np.array([1.0, 3.0, 1.0, 1.0])).verdicts(names, read)
     assert wide.startswith("wide: privacy noise doubles intervals: those of level (1 of 2)")
