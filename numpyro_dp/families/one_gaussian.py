@@ -18,31 +18,27 @@ import numpyro.distributions as dist
 from jax import random
 from numpyro.infer import init_to_sample
 
-from numpyro_dp._quick_compile import quickly_compiled
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.silent_directions import MOST, NONE, SOME, made_up_scores
 from numpyro_dp.families.sites import record_sites
-from numpyro_dp.families.synthetic_records import LikelihoodGradient, gradients_at
 from numpyro_dp.model.jaxprs import products
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
 
 _MIXTURES = (dist.MixtureSameFamily, dist.MixtureGeneral)
-# Made-up records for each coordinate, and the most coordinates that are looked at.
-_RECORDS, _MOST = 6, 300
-# Relative to the largest direction: what rounding leaves of none, and what is more than that.
-_NONE, _SOME = 1e-5, 1e-3
 # Nats between components below which rounds do not get away from where they begin.
 _ALIKE = 0.2
 
 
-def require_one_gaussian(model: PrivateModel, sd: np.ndarray) -> None:
+def require_one_gaussian(model: PrivateModel, middle: np.ndarray, sd: np.ndarray) -> None:
     """Refuse, before it is paid for, what one Gaussian likelihood was measured to get wrong.
 
-    :param sd: prior spread of the unconstrained latents in a row, shape (dim,).
+    :param middle: of the prior of the unconstrained latents in a row, shape (dim,).
+    :param sd: its spread, shape (dim,).
     :raises UnsupportedModelError: with cause and remedy.
     """
-    factors = untold_product(model, sd)
+    factors = untold_product(model, middle, sd)
     if factors is not None:
         raise UnsupportedModelError(
             f"records tell only of a product of latents {quoted(factors)}, as of `mu + tau * z` in "
@@ -72,55 +68,31 @@ def require_components_apart(model: PrivateModel, z: Mapping[str, Any]) -> None:
         )
 
 
-def untold_product(model: PrivateModel, sd: np.ndarray) -> tuple[str, ...] | None:
+def untold_product(
+    model: PrivateModel, middle: np.ndarray, sd: np.ndarray
+) -> tuple[str, ...] | None:
     """Latents that are multiplied before a record is read, and that no records could tell apart.
 
     Two made-up positions decide. At each of them some directions of the latents change no made-up
     record's likelihood; where these directions are others at the other position, the likelihood is
     constant along a curve, which no Gaussian is.
 
-    :param sd: prior spread of the unconstrained latents in a row, shape (dim,).
+    :param middle: of the prior of the unconstrained latents in a row, shape (dim,).
+    :param sd: its spread, shape (dim,).
     :returns: names of the first such set of latents, or ``None``.
     """
     names = sorted(model.structure.latents)
     found = sorted(map(sorted, filter(lambda s: len(s) > 1, products(model.term, names))))
-    if not found or not 1 < len(sd) <= _MOST or not model.layout.arrays:
+    if not found or not 1 < len(sd) <= MOST or not model.layout.arrays:
         return None
-    at, elsewhere = _scores(model, len(sd), sd)
+    at, elsewhere = made_up_scores(model, middle, sd)
     if not (np.isfinite(at).all() and np.isfinite(elsewhere).all()):
         return None
     _, sizes, directions = np.linalg.svd(at, full_matrices=True)
-    silent = directions[np.count_nonzero(sizes > _NONE * sizes[0]) :]
+    silent = directions[np.count_nonzero(sizes > NONE * sizes[0]) :]
     heard = np.linalg.norm(elsewhere @ silent.T, 2) if len(silent) else 0.0
-    curved = heard > _SOME * np.linalg.norm(elsewhere, 2)
+    curved = heard > SOME * np.linalg.norm(elsewhere, 2)
     return tuple(found[0]) if curved else None
-
-
-def _scores(model: PrivateModel, dim: int, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of made-up records at two positions, in units of the prior: (records, dim) each."""
-    rng = np.random.default_rng(0)
-    longest = max([s for each in model.structure.latents.values() for s in each.shape], default=2)
-    count = _RECORDS * dim + 60
-
-    def made_up(leaf: Any) -> np.ndarray:
-        shape = (count, *leaf.shape[1:])
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            return rng.normal(size=shape).astype(leaf.dtype)
-        most = 2 if leaf.dtype == bool else max(longest, 2)
-        return rng.integers(0, most, shape).astype(leaf.dtype)
-
-    inputs = [made_up(leaf) for leaf in model.layout.structs(1)]
-    first, second = (model.init(random.key(k), init_to_sample) for k in (0, 1))
-    truths = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], first)
-
-    def both(inputs: list[Any], truths: Any, second: Any, key: Any) -> tuple[Any, Any]:
-        vector = LikelihoodGradient(model)
-        at, _, elsewhere = gradients_at(model, vector, inputs, truths, key, second)
-        return at[0], elsewhere[0]
-
-    given = (inputs, truths, second, random.key(2))
-    at, elsewhere = quickly_compiled(both, *given)(*given)
-    return np.asarray(at, float) * sd, np.asarray(elsewhere, float) * sd
 
 
 def alike_components(model: PrivateModel, z: Mapping[str, Any]) -> str | None:

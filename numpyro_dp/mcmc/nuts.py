@@ -185,7 +185,7 @@ class DPNUTS(MCMCKernel):
         return NUTSProgram.of(released.private_model, self.reparam, options, num_warmup)
 
     def _options(self, released: ReleasedLikelihood, num_warmup: int) -> dict[str, Any]:
-        enough = num_warmup >= _DRAWS_A_COORDINATE * len(released.located.response)
+        enough = num_warmup >= _DRAWS_A_COORDINATE * len(released.located.mean)
         # A matrix of the user's own says by its shape what it is.
         dense = enough and self.options.get("inverse_mass_matrix") is None
         return {"dense_mass": dense} | dict(self.options)

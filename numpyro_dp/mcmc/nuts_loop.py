@@ -34,7 +34,7 @@ from numpyro_dp.scoring.released import ReleasedLikelihood, ReleasedModel
 
 
 class Numbers(NamedTuple):
-    """What a released likelihood holds, as arrays: ``design`` (dim, dim), ``response`` (dim,)."""
+    """What a released likelihood holds, as arrays: ``design`` (n, dim), ``response`` (n,)."""
 
     design: Any
     response: Any

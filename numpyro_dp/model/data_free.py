@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import random
 from numpyro import handlers
 from numpyro.primitives import Messenger
@@ -80,6 +81,12 @@ def read_latents(model: PrivateModel) -> frozenset[str]:
     program = trace_program(model.record_log_likelihood, latents, model.layout.structs(1))
     used = prune(program).used[: len(latents)]
     return frozenset(name for name, needed in zip(sorted(latents), used, strict=True) if needed)
+
+
+def read_coordinates(model: PrivateModel) -> list[bool]:
+    """Which unconstrained coordinates, in the order of their names, a record's term reads."""
+    latents, read = model.structure.latents, read_latents(model)
+    return [name in read for name in sorted(latents) for _ in np.ndindex(*latents[name].shape)]
 
 
 def _global_sites(model: PrivateModel, num_rows: int) -> tuple[Any, ...]:

@@ -16,7 +16,8 @@ from jax.interpreters import partial_eval
 
 # Where two values are multiplied, and which operands of a choice are values.
 _FACTORS = {"mul", "div", "dot_general", "pow"}
-_VALUES = {"gather": slice(1), "dynamic_slice": slice(1), "select_n": slice(1, None)}
+_CHOICES = {"gather": slice(1), "dynamic_slice": slice(1)}
+_VALUES = _CHOICES | {"select_n": slice(1, None)}
 
 
 class Program(NamedTuple):
@@ -96,13 +97,14 @@ def fingerprint(pruned: Pruned) -> tuple[str, tuple[Any, ...]]:
 
 
 class _Reads(NamedTuple):
-    """Names of the inputs that a value depends on, and whether unnamed ones are among them.
+    """Names of the inputs that a value depends on, and places of unnamed ones among them.
 
-    What only chooses an entry, as an index or a condition, does not count.
+    What only chooses an entry, as an index or a condition, does not count but in **all_unnamed**.
     """
 
     names: frozenset[str] = frozenset()
-    unnamed: bool = False
+    unnamed: frozenset[int] = frozenset()
+    all_unnamed: frozenset[int] = frozenset()
 
 
 def products(pruned: Pruned, names: Sequence[str]) -> set[frozenset[str]]:
@@ -112,18 +114,48 @@ def products(pruned: Pruned, names: Sequence[str]) -> set[frozenset[str]]:
 
     :param names: of the leading inputs.
     """
+    return _met(pruned, names).products
+
+
+class Choices(NamedTuple):
+    """What later inputs choose.
+
+    - **names**: of leading inputs of which they choose entries, as in ``a[group]``.
+    - **sizes**: how many entries there are to choose from, by the place of a later input that is
+      an index as it is.
+    """
+
+    names: set[str]
+    sizes: dict[int, int]
+
+
+def choices(pruned: Pruned, names: Sequence[str]) -> Choices:
+    """What the inputs behind the leading ones choose; loops are not looked into.
+
+    :param names: of the leading inputs.
+    """
+    return _met(pruned, names).choices
+
+
+class _Met(NamedTuple):
+    products: set[frozenset[str]]
+    choices: Choices
+
+
+def _met(pruned: Pruned, names: Sequence[str]) -> _Met:
+    later = [frozenset({k - len(names)}) for k in range(len(pruned.used))]
     reads = [
-        _Reads(frozenset({names[k]})) if k < len(names) else _Reads(unnamed=True)
+        _Reads(frozenset({names[k]})) if k < len(names) else _Reads(frozenset(), later[k], later[k])
         for k, used in enumerate(pruned.used)
         if used
     ]
-    found: set[frozenset[str]] = set()
+    found = _Met(set(), Choices(set(), {}))
     _follow(pruned.jaxpr, reads, found)
     return found
 
 
-def _follow(jaxpr: Any, inputs: Sequence[_Reads], found: set[frozenset[str]]) -> list[_Reads]:
-    """What each output of a jaxpr reads; products met on the way are added to ``found``."""
+def _follow(jaxpr: Any, inputs: Sequence[_Reads], found: _Met) -> list[_Reads]:
+    """What each output of a jaxpr reads; what is met on the way is added to ``found``."""
     known = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def read(atom: Any) -> _Reads:
@@ -136,14 +168,27 @@ def _follow(jaxpr: Any, inputs: Sequence[_Reads], found: set[frozenset[str]]) ->
             outputs = _follow(inner, operands, found)
         else:
             if name in _FACTORS and all(o.names and not o.unnamed for o in operands[:2]):
-                found.add(operands[0].names | operands[1].names)
+                found.products.add(operands[0].names | operands[1].names)
+            if name in _CHOICES:
+                _add_choice(equation, operands, found.choices)
             counted = operands[_VALUES[name]] if name in _VALUES else operands
             merged = _Reads(
-                frozenset().union(*(o.names for o in operands)), any(o.unnamed for o in counted)
+                names=frozenset().union(*(o.names for o in operands)),
+                unnamed=frozenset().union(*(o.unnamed for o in counted)),
+                all_unnamed=frozenset().union(*(o.all_unnamed for o in operands)),
             )
             outputs = [merged] * len(equation.outvars)
         known.update(zip(equation.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _add_choice(equation: Any, operands: Sequence[_Reads], found: Choices) -> None:
+    if any(index.all_unnamed for index in operands[1:]):
+        found.names.update(operands[0].names)
+    # Of several axes the longest: another index of a pair is as a rule a number.
+    size = max(equation.invars[0].aval.shape, default=1)
+    for place in frozenset().union(*(index.unnamed for index in operands[1:])):
+        found.sizes[place] = min(size, found.sizes.get(place, size))
 
 
 def _called(equation: Any, operands: int) -> Any | None:

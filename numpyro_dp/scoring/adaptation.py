@@ -21,12 +21,13 @@ from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
 from numpyro_dp.execution.calibration import least_noise
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.model.data_free import read_coordinates
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.information import Matrix
 from numpyro_dp.scoring.located import located, whitening_at
 from numpyro_dp.scoring.prior import prior_moments, steepness
 from numpyro_dp.scoring.release import bound_release
-from numpyro_dp.scoring.rounds import Matrix
-from numpyro_dp.scoring.statistic import coordinate_names, read_coordinates
+from numpyro_dp.scoring.statistic import coordinate_names
 from numpyro_dp.scoring.turns import BoundRelease, released_rounds
 from numpyro_dp.scoring.verdicts import WITH_CARE, Located
 

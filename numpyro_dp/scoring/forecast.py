@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from numpyro_dp.accounting import Budget, Relation, calibrate
 from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.model.data_free import read_coordinates
 from numpyro_dp.model.private_model import PrivateModel
 
 # Below these a release was measured to tell next to nothing, or to lose the information's shape.
@@ -35,7 +36,8 @@ class Forecast(NamedTuple):
     - **width**: expected ratio of an interval to NUTS's on the records, where the model fits.
     - **few**: a level or group of fewer records than about this has one at least twice as wide.
     - **verdict**: ``"resolved"``, ``"partly"`` or ``"not"``.
-    - **num_records**, **dim**, **num_rounds**: of the release.
+    - **num_records**, **dim**, **num_rounds**: of the release; coordinates of which no record's
+      term tells, such as the scale of groups, or one of two intercepts, are not counted.
     - **passes**: gradients of the whole data that it takes.
     - **privacy**, **relation**: what it costs.
     """
@@ -92,10 +94,13 @@ def promised(
     """What a release at this ε would tell; ``None`` where there is none of such a model or ε."""
     if relation == "add_remove" or own_latents(model) or not 0 < epsilon < math.inf:
         return None
+    dim = sum(read_coordinates(model))
+    if not dim:
+        return None
     privacy = Budget(epsilon, delta)
     return forecast(
         num_records=model.num_records,
-        dim=sum(math.prod(each.shape) for each in model.structure.latents.values()),
+        dim=dim,
         outcomes=0,
         signal=1 / calibrate(GaussianDpEvent, privacy, relation),
         num_rounds=None,

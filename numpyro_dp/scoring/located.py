@@ -8,7 +8,9 @@ import numpy as np
 from numpy.linalg import cholesky, inv, norm, solve
 from scipy.stats import chi2
 
-from numpyro_dp.scoring.rounds import Matrix, Pooled, PriorMoments, Round, Vector, pool, posterior
+from numpyro_dp.scoring.directions import Directions, every_direction
+from numpyro_dp.scoring.information import Matrix, Vector
+from numpyro_dp.scoring.rounds import Pooled, PriorMoments, Round, pool, posterior
 from numpyro_dp.scoring.verdicts import Located
 
 # Fewer rounds are not expected to check each other.
@@ -21,11 +23,21 @@ _HEARD = 0.05
 _APART_ANYWAY = 0.3
 
 
-def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> Located:
-    """The likelihood that all rounds make, with privacy noise, misfit and curvature in it."""
+def located(
+    rounds: Sequence[Round],
+    prior: PriorMoments,
+    num_records: int,
+    directions: Directions | None = None,
+) -> Located:
+    """The likelihood that all rounds make, with privacy noise, misfit and curvature in it.
+
+    :param prior: of the coordinates that rounds asked in.
+    :param directions: what these are of the latents; by default the latents themselves.
+    """
+    to = directions or every_direction(len(prior.sd))
     whitening, centre = rounds[-1].at.whitening, rounds[-1].at.u
     for _ in range(3):
-        pooled = pool(rounds, prior, num_records, centre, final=True)
+        pooled = pool(rounds, prior, num_records, centre, final=True, along=to.inverse)
         own = pooled.dispersion * pooled.information
         noise = own + pooled.noise
         for _ in range(3):
@@ -39,18 +51,20 @@ def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> L
         noise = own + (noise - own) * (chi / freedom)
         mean, covariance = posterior(pooled, noise, prior, whitening)
     back, root = inv(whitening), cholesky(noise)
-    design = solve(root, pooled.information)
+    design = solve(root, pooled.information) @ back.T @ to.inverse
     values, vectors = np.linalg.eigh(pooled.information)
-    u_covariance = whitening.T @ covariance @ whitening
+    spread = to.basis @ whitening.T
+    u_covariance = spread @ covariance @ spread.T + to.silent
+    prior_variance = np.diag((to.basis * prior.sd**2) @ to.basis.T + to.silent)
     without_noise = back @ pooled.information @ back.T / pooled.dispersion + prior.precision
     return Located(
-        design=design @ back.T,
-        response=solve(root, pooled.response),
-        mean=whitening.T @ mean,
+        design=design,
+        response=solve(root, pooled.response) + design @ to.origin,
+        mean=to.origin + spread @ mean,
         covariance=u_covariance,
         information=values,
         noise_sd=np.sqrt(np.einsum("ik,ij,jk->k", vectors, noise - own, vectors)),
-        resolved=1 - np.diag(u_covariance) / prior.sd**2,
+        resolved=1 - np.diag(u_covariance) / prior_variance,
         dispersion=pooled.dispersion,
         misfit=pooled.misfit,
         misfit_sd=pooled.misfit_sd,
@@ -61,10 +75,16 @@ def located(rounds: Sequence[Round], prior: PriorMoments, num_records: int) -> L
         travelled=float(norm(mean - back.T @ rounds[-1].at.u)),
         unresolved=pooled.unresolved,
         signal=pooled.signal,
-        widened=np.sqrt(np.diag(without_noise) / np.diag(back @ with_noise @ back.T)),
+        widened=_widened(without_noise, back @ with_noise @ back.T, to.inverse),
         clear=rounds[0].at.clear,
         checked=len(rounds) < _FEW or freedom > 0,
     )
+
+
+def _widened(without: Matrix, with_noise: Matrix, columns: Matrix) -> Vector:
+    """The root of how much more precise the first is, along each column; 1 along none."""
+    more, less = (np.sum((each @ columns) * columns, axis=0) for each in (without, with_noise))
+    return np.sqrt(np.divide(more, less, where=less > 0, out=np.ones_like(more)))
 
 
 def whitening_at(

@@ -18,7 +18,9 @@ from numpyro_dp.execution.keys import as_typed_keys, folded
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Phase, planned_releases
 from numpyro_dp.families.one_gaussian import require_components_apart, require_one_gaussian
+from numpyro_dp.families.silent_directions import silent_directions
 from numpyro_dp.model.private_model import PrivateModel, private_model
+from numpyro_dp.scoring.directions import every_direction, heard_directions
 from numpyro_dp.scoring.forecast import Forecast, forecast, own_latents
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.prior import prior_moments
@@ -178,7 +180,7 @@ class LikelihoodRelease:
         outcome_key = folded(key, _OUTCOMES)
         with steps_bar(steps, table, shown=progress_bar) as show:
             rounds = released_rounds(bound, noise_key, outcome_key, records, show)
-        at = located(rounds, bound.prior, model.num_records)
+        at = located(rounds, bound.prior, model.num_records, bound.directions)
         facts = _facts(bound, at)
         report = run.account.report(facts, delta=self._privacy.delta)
         return ReleasedLikelihood(model, at, facts, report)
@@ -227,11 +229,18 @@ def bound_release(
             "does not hold. Write discrete ones as `dist.MixtureSameFamily`, each component with a "
             f"prior centre of its own; or use {other} or DPSVI"
         )
-    statistic = record_statistic(model)
     prior = prior_moments(model)
     require_components_apart(model, unravelled(model, prior.mean))
+    directions = every_direction(len(prior.sd))
     if adaptation is None:
-        require_one_gaussian(model, prior.sd)
+        require_one_gaussian(model, *prior)
+        directions, prior = heard_directions(prior, silent_directions(model, *prior))
+        if not len(prior.sd):
+            raise UnsupportedModelError(
+                f"no record of plate `{model.plate}` tells anything of a latent: its likelihood "
+                "reads none. Condition the observed site on what is to be learnt"
+            )
+    statistic = record_statistic(model, len(prior.sd))
     signal = math.sqrt(adaptation or 1) / calibrate(GaussianDpEvent, privacy, relation)
     expected = forecast(
         num_records=model.num_records,
@@ -259,7 +268,7 @@ def bound_release(
         sampling_rate=1.0,
         microbatch_size=None,
     )
-    return BoundRelease(statistic, prior, plan, shares, expected)
+    return BoundRelease(statistic, directions, prior, plan, shares, expected)
 
 
 def _facts(bound: BoundRelease, at: Located) -> RunFacts:

@@ -24,11 +24,11 @@ from numpyro_dp._whole_file import write_whole
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.families.one_gaussian import has_free_shares
-from numpyro_dp.model.data_free import run_data_free
+from numpyro_dp.model.data_free import read_coordinates, run_data_free
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.diagnostics import Diagnostics
-from numpyro_dp.scoring.statistic import coordinate_names, read_coordinates, unravelled
+from numpyro_dp.scoring.statistic import coordinate_names, unravelled
 from numpyro_dp.scoring.verdicts import Located
 
 _FACTOR, _AUXILIARY = "released_likelihood", "_released_latent"

@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.linalg import cholesky, eigh, inv, norm, solve
+from numpy.linalg import cholesky, inv, norm, solve
 
+from numpyro_dp.scoring.information import (
+    Matrix,
+    Vector,
+    column,
+    fitted_information,
+    shrunk,
+    symmetric,
+    traces,
+    weighted_information,
+)
 from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE, TAIL
-
-Matrix = np.ndarray
-Vector = np.ndarray
 
 # Of the squared privacy loss, for the histogram that gives the first clip norm: so much, and more
 # where a bin's noise would be more than a tenth of the records.
@@ -28,9 +35,6 @@ _FARTHER, _CLEAR = 0.05, 4.0
 # How loose clips are, in units of their own noise, and of a record's typical score.
 _SCORE_NOISE, _INFORMATION_NOISE, _TIGHTEST, _LOOSEST = 0.8, 0.4, 0.7, 10.0
 _MISFIT = (1.0, 25.0)
-# A round older by one tells this much less of the information.
-_AGEING = 0.7
-_FLOOR, _LEAST_TARGET = 0.02, 0.02
 
 
 class PriorMoments(NamedTuple):
@@ -208,6 +212,7 @@ def pool(
     centre: Vector,
     *,
     final: bool = False,
+    along: Matrix | None = None,
 ) -> Pooled:
     """All rounds as one statement, in the whitened coordinates of the last.
 
@@ -215,6 +220,7 @@ def pool(
         there, which counts as noise of rounds that asked from farther away.
     :param final: pool the information with the same weights as the scores, and leave nothing out
         of the noise; else only what locates.
+    :param along: columns whose signal is told; by default the coordinates themselves.
     """
     whitening, dim = rounds[-1].at.whitening, len(centre)
     inward = np.array([r.at.whitening for r in rounds])
@@ -223,41 +229,45 @@ def pool(
     away = np.sum((places - centre @ outward[-1]) ** 2, axis=1)
     curvature = away**2 / num_records * min(1.0, 2 / math.sqrt(dim))
     frames = whitening @ outward
-    private = _column([r.score_sd**2 for r in rounds]) * (frames @ frames.mT)
-    precisions = inv(private + _column(curvature) * np.eye(dim))
-    whole = _symmetric(inv(precisions.sum(0)))
-    weights = _traces(whole @ precisions) / dim
+    private = column([r.score_sd**2 for r in rounds]) * (frames @ frames.mT)
+    precisions = inv(private + column(curvature) * np.eye(dim))
+    whole = symmetric(inv(precisions.sum(0)))
+    weights = traces(whole @ precisions) / dim
+    informations = np.array([r.information for r in rounds])
+    sds = np.array([r.information_sd for r in rounds])
     if final:
-        found = _weighted_information(rounds, frames, private, curvature)
+        found = weighted_information(informations, sds, frames, private, curvature)
     else:
-        found = _fitted_information(rounds, inward @ outward[-1], away, num_records)
-    information, left, unresolved = _shrunk(found, prior, whitening, final=final)
+        found = fitted_information(informations, sds, inward @ outward[-1], away, num_records)
+    in_prior = whitening @ prior.precision @ whitening.T
+    information, left, unresolved = shrunk(found, in_prior, final=final)
     scores = (frames @ np.array([r.score for r in rounds])[..., None])[..., 0]
     response = whole @ _applied(precisions, scores + places @ information.T)
     noise = whole
     if not final:
         between = (precisions @ private @ precisions).sum(0)
-        noise = _symmetric(whole @ between @ whole)
+        noise = symmetric(whole @ between @ whole)
     told = weights * np.array([r.share / r.at.clip_norm**2 for r in rounds])
     square = float(told @ [r.square for r in rounds])
     expected = float(told @ [r.expected for r in rounds])
-    traces = float(told @ _traces(np.array([r.information for r in rounds])))
+    traced = float(told @ traces(informations))
     least = float(norm(told * [r.square_sd for r in rounds]))
     misfit = float(np.clip(square / max(expected, least, 1e-12), 0.1, 30.0))
     heard = weights * np.array([r.share for r in rounds])
     heard /= heard.sum() * num_records
     chance = TAIL * (1 - TAIL) / num_records
+    ways = outward[-1].T if along is None else outward[-1].T @ along
     return Pooled(
         information,
         noise,
         response,
-        float(np.clip(square / max(traces, least, 1e-12), 0.1, 30.0)),
+        float(np.clip(square / max(traced, least, 1e-12), 0.1, 30.0)),
         misfit,
         least * math.hypot(1, misfit) / max(expected, least, 1e-12),
         float(heard @ [r.tail for r in rounds]),
         math.hypot(norm(heard * [r.tail_sd for r in rounds]), math.sqrt(chance)),
         left,
-        np.sum(outward[-1] @ information * outward[-1], axis=1) / found.sds(outward[-1].T),
+        found.signal(information, ways),
         unresolved,
         whole @ _applied(precisions, places),
         weights,
@@ -271,127 +281,9 @@ def posterior(
     """Mean and covariance, in whitened coordinates, of the prior given t ~ N(A x, noise)."""
     gain = solve(noise, pooled.information)
     precision = whitening @ prior.precision @ whitening.T
-    covariance = inv(_symmetric(pooled.information @ gain) + precision)
+    covariance = inv(symmetric(pooled.information @ gain) + precision)
     pull = gain.T @ pooled.response + precision @ (inv(whitening).T @ prior.mean)
-    return covariance @ pull, _symmetric(covariance)
-
-
-class _Estimate(NamedTuple):
-    """Noisy information in the last round's coordinates.
-
-    - **matrix**: the estimate; **typical_sd**: noise of an entry.
-    - **metrics**, **spread**: of each round, shapes (rounds, dim, dim) and (rounds,), from which
-      the noise of a direction follows; **inverse**: whether precisions do.
-    """
-
-    matrix: Matrix
-    typical_sd: float
-    metrics: np.ndarray
-    spread: Vector
-    inverse: bool
-
-    def sds(self, directions: Matrix) -> Vector:
-        """Noise of the information in the directions of the columns."""
-        along = np.sum((self.metrics @ directions) * directions, axis=1)
-        variances = self.spread @ along**2
-        return np.sqrt(1 / variances if self.inverse else variances)
-
-
-def _fitted_information(
-    rounds: Sequence[Round], back: np.ndarray, away: Vector, num_records: int
-) -> _Estimate:
-    """Least squares over all rounds, each in its own coordinates; for locating.
-
-    :param back: from the last round's coordinates to those of each, shape (rounds, dim, dim).
-    """
-    told, dim = np.array([r.information for r in rounds]), back.shape[-1]
-    sds = np.array([r.information_sd for r in rounds])
-    typical = np.maximum(_traces(told) / dim, sds)
-    ages = np.arange(len(rounds))[::-1]
-    variances = (sds**2 + typical**2 * np.minimum(away / num_records, 4.0)) / _AGEING**ages
-    forth = back.mT
-    metrics, spread = forth @ back, 1 / variances
-    right = (forth @ told @ back * _column(spread)).sum(0)
-
-    def normal(x: Matrix) -> Matrix:
-        return (metrics @ x @ metrics * _column(spread)).sum(0)
-
-    # Conjugate gradients on matrices: as many unknowns as a symmetric matrix has entries.
-    found = np.eye(dim)
-    residual = right - normal(found)
-    direction, square = residual.copy(), float(np.sum(residual**2))
-    enough = 1e-16 * float(np.sum(right**2))
-    for _ in range(80):
-        if square < enough:
-            break
-        image = normal(direction)
-        step = square / float(np.sum(direction * image))
-        found, residual = found + step * direction, residual - step * image
-        square, before = float(np.sum(residual**2)), square
-        direction = residual + square / before * direction
-    even = float(np.sum((_traces(metrics) / dim) ** 2 * spread))
-    return _Estimate(_symmetric(found), 1 / math.sqrt(even), metrics, spread, inverse=True)
-
-
-def _weighted_information(
-    rounds: Sequence[Round], frames: np.ndarray, private: np.ndarray, curvature: Vector
-) -> _Estimate:
-    """The average with the weights that the scores have: both speak of the same rounds."""
-    dim = frames.shape[-1]
-    even = dim / (_traces(private) + curvature * dim)
-    weights = even / even.sum()
-    told = np.array([r.information for r in rounds])
-    found = (_column(weights) * (frames @ told @ frames.mT)).sum(0)
-    metrics = frames @ frames.mT
-    sds = weights * np.array([r.information_sd for r in rounds])
-    typical = float(norm(sds * _traces(metrics) / dim))
-    return _Estimate(_symmetric(found), typical, metrics, sds**2, inverse=False)
-
-
-def _shrunk(
-    found: _Estimate, prior: PriorMoments, whitening: Matrix, *, final: bool
-) -> tuple[Matrix, float, bool]:
-    """The information shrunk towards what the whitening says, its noise, and whether it told any.
-
-    Positive-part Stein shrinkage, with directions that stand out of the noise kept. Eigenvalues
-    below the target are kept as they are: raising them would claim knowledge.
-    """
-    dim = len(found.matrix)
-    target = np.eye(dim)
-    if final:
-        values, vectors = eigh(_symmetric(target - whitening @ prior.precision @ whitening.T))
-        target = (vectors * np.clip(values, _LEAST_TARGET, 1.0)) @ vectors.T
-    level = max(float(np.trace(found.matrix) / np.trace(target)), found.typical_sd / math.sqrt(dim))
-    gaps, vectors = eigh(found.matrix - level * target)
-    entries = dim * (dim + 1) / 2 - 1
-    shrinkage = min(1.0, found.typical_sd**2 * entries / max(float(np.sum(gaps**2)), 1e-30))
-    sds = found.sds(vectors)
-    standing_out = np.sqrt(np.maximum(0, 1 - 2 * dim * sds**2 / np.maximum(gaps**2, 1e-30)))
-    kept = np.where(gaps < 0, 1.0, np.maximum(1 - shrinkage, standing_out))
-    values, vectors = eigh(_symmetric(level * target + (vectors * (kept * gaps)) @ vectors.T))
-    if final:
-        # A floor would invent information in directions that have none.
-        floor = np.full(dim, _FLOOR * level)
-    else:
-        floor = np.maximum(0.5 * found.sds(vectors) * math.sqrt(dim), 0.01 * level)
-    matrix = (vectors * np.maximum(values, floor)) @ vectors.T
-    left = found.typical_sd * math.sqrt(1 - shrinkage)
-    # Where nothing stands out of a small noise, the whitening was right.
-    lost = shrinkage >= 1 and found.typical_sd * math.sqrt(dim) > level / 2
-    return _symmetric(matrix), left, lost
-
-
-def _symmetric(matrix: Matrix) -> Matrix:
-    return (matrix + matrix.T) / 2
-
-
-def _column(numbers: Any) -> np.ndarray:
-    """A number for each round's matrix, shape (rounds, 1, 1)."""
-    return np.asarray(numbers)[:, None, None]
-
-
-def _traces(matrices: np.ndarray) -> Vector:
-    return np.trace(matrices, axis1=1, axis2=2)
+    return covariance @ pull, symmetric(covariance)
 
 
 def _applied(matrices: np.ndarray, vectors: Matrix) -> Vector:

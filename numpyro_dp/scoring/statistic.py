@@ -20,7 +20,6 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.execution.keys import of_default_kind
 from numpyro_dp.mechanisms.centred import centre, centred_clip
-from numpyro_dp.model.data_free import read_latents
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -42,12 +41,12 @@ class RoundPosition(NamedTuple):
 
     - **u**: unconstrained latents in a row, shape (dim,).
     - **whitening**: from scores to scores of the whitened coordinates over the clip norm, shape
-      (dim, dim).
+      (directions, dim).
     - **bound**: largest Frobenius norm of a record's information, over the squared clip norm.
     """
 
     u: Float[Array, " dim"]
-    whitening: Float[Array, "dim dim"]
+    whitening: Float[Array, "directions dim"]
     bound: Float[Array, ""]
 
 
@@ -59,6 +58,7 @@ class RecordStatistic:
 
     :param private_model: the model, split.
     :param outcomes: what a record might have shown: all of it, or draws.
+    :param dim: directions of the latents that a round asks about.
 
     **Privacy.** ``joint`` has norm 1 at most, ``score`` the clip norm, and ``sizes`` marks one bin
     at most, for one record alone. The caller's sum clips again.
@@ -67,17 +67,12 @@ class RecordStatistic:
     private_model: PrivateModel
     # Traced from the model, so that equal models have equal ones; programs have no hash.
     outcomes: Outcomes = field(compare=False)
+    dim: int
 
     @property
     def draws(self) -> bool:
         """Whether outcomes are drawn, for which a record brings its row number last."""
         return isinstance(self.outcomes, Simulated)
-
-    @property
-    def dim(self) -> int:
-        """Unconstrained coordinates."""
-        latents = self.private_model.structure.latents.values()
-        return sum(int(np.prod(each.shape)) for each in latents)
 
     @property
     def num_outcomes(self) -> int:
@@ -194,9 +189,10 @@ class RecordStatistic:
         return at.whitening @ own, scores @ at.whitening.T, weights
 
 
-def record_statistic(model: PrivateModel) -> RecordStatistic:
+def record_statistic(model: PrivateModel, dim: int | None = None) -> RecordStatistic:
     """The statistic of a model's records.
 
+    :param dim: directions of the latents that a round asks about; by default every coordinate.
     :raises UnsupportedModelError: where outcomes can be neither listed nor drawn.
     """
     constrained = dict(model.programs.constrained)
@@ -211,7 +207,9 @@ def record_statistic(model: PrivateModel) -> RecordStatistic:
         drawn=True,
         at_once=True,
     )
-    return RecordStatistic(model, outcomes)
+    latents = model.structure.latents.values()
+    every = sum(math.prod(each.shape) for each in latents)
+    return RecordStatistic(model, outcomes, every if dim is None else dim)
 
 
 def unravelled(model: PrivateModel, u: Any) -> dict[str, Array]:
@@ -233,12 +231,6 @@ def coordinate_names(model: PrivateModel) -> list[str]:
         places = [",".join(map(str, at)) for at in np.ndindex(*shape)]
         names += [f"{site}[{at}]" if at else site for at in places]
     return names
-
-
-def read_coordinates(model: PrivateModel) -> list[bool]:
-    """Which numbers of that row a record's term reads; of the others it tells through these."""
-    latents, read = model.structure.latents, read_latents(model)
-    return [name in read for name in sorted(latents) for _ in np.ndindex(*latents[name].shape)]
 
 
 def packed(matrix: Float[Array, "dim dim"]) -> Float[Array, " packed"]:

@@ -16,6 +16,7 @@ from numpyro_dp._quick_compile import lightly_jitted, quickly_jitted
 from numpyro_dp.execution.processes import require_same
 from numpyro_dp.execution.releases import Releases
 from numpyro_dp.mechanisms import PrivateSum
+from numpyro_dp.scoring.directions import Directions
 from numpyro_dp.scoring.forecast import Forecast
 from numpyro_dp.scoring.rounds import (
     PriorMoments,
@@ -37,9 +38,13 @@ from numpyro_dp.scoring.statistic import (
 
 
 class BoundRelease(NamedTuple):
-    """Every number of a release, fixed before a record is touched."""
+    """Every number of a release, fixed before a record is touched.
+
+    - **prior**: of the coordinates that rounds ask in, which **directions** are.
+    """
 
     statistic: RecordStatistic
+    directions: Directions
     prior: PriorMoments
     plan: Releases
     shares: tuple[float, ...]
@@ -91,7 +96,7 @@ def released_rounds(
     turns, number = rounds_in_turn(bound), 0
     ask = next(turns)
     while True:
-        each, at = bound.plan.sums[ask.phase], round_position(ask.settings)
+        each, at = bound.plan.sums[ask.phase], round_position(bound, ask.settings)
         keys = noise_key, outcome_key
         found = asked(bound.statistic, each, ask.phase, at, keys, number, records, ask.step)
         require_same(found)
@@ -104,10 +109,11 @@ def released_rounds(
             return end.value
 
 
-def round_position(settings: RoundSettings) -> RoundPosition:
+def round_position(bound: BoundRelease, settings: RoundSettings) -> RoundPosition:
     """Where records are asked, and in which coordinates, as arrays."""
-    clip = settings.clip_norm
-    numbers = settings.u, settings.whitening / clip, settings.information_bound / clip**2
+    clip, of = settings.clip_norm, bound.directions
+    u, whitening = of.origin + of.basis @ settings.u, settings.whitening @ of.basis.T
+    numbers = u, whitening / clip, settings.information_bound / clip**2
     leaves: list[Any] = [np.asarray(x, jnp.result_type(float)) for x in numbers]
     return RoundPosition(*leaves)
 

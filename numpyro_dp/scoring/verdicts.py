@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import chi2
 
-from numpyro_dp.scoring.rounds import Matrix, Vector
+from numpyro_dp.scoring.information import Matrix, Vector
 from numpyro_dp.scoring.statistic import TAIL
 
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
@@ -73,10 +73,11 @@ class Located(NamedTuple):
 
     The likelihood is exp(−½‖response − design·u‖²).
 
-    - **design**: shape (dim, dim); **response**: shape (dim,).
+    - **design**: shape (directions, dim); **response**: shape (directions,). There are as many
+      directions as coordinates, less those along which no record's likelihood changes.
     - **mean**, **covariance**: of u, under a normal prior of the model prior's moments.
     - **information**, **noise_sd**: information in the whitened coordinates' directions (ascending)
-      and the noise in them, shape (dim,).
+      and the noise in them, shape (directions,).
     - **resolved**: share of each coordinate's prior variance that the likelihood takes away,
       shape (dim,).
     - **dispersion**: ρ, by how much records vary more than the information says.

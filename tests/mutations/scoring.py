@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
+
 from numpyro_dp.accounting.events import ComposedDpEvent
-from numpyro_dp.scoring import released, verdicts
+from numpyro_dp.scoring import release, released, verdicts
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from tests.mutations.registry import mutation
 
@@ -48,3 +50,13 @@ def drowned_unnamed(patch):
 )
 def few_records_unnamed(patch):
     patch.setattr(verdicts, "FAINT", 0.0)
+
+
+@mutation(
+    "Rounds ask where no record can answer, and take noise for information.",
+    "scoring/test_release.py::test_of_what_no_record_tells_nothing_is_claimed",
+    r"assert 43 == \(43 - 3\)",
+    fresh=True,
+)
+def silent_directions_asked(patch):
+    patch.setattr(release, "silent_directions", lambda model, middle, sd: np.zeros((0, len(sd))))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from numpyro_dp.scoring.adaptation import BEGINS
+from numpyro_dp.scoring.directions import heard_directions
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.rounds import (
     PriorMoments,
@@ -32,29 +33,29 @@ def truth():
 PRIOR = PriorMoments(np.array([0.5, 0.0, -0.5, 0.0]), np.array([1.0, 2.0, 0.5, 3.0]))
 
 
-def quadratic(truth, noise, seeds=0, num_rounds=12, far_out=0.0):
+def quadratic(truth, noise, seeds=0, num_rounds=12, far_out=0.0, prior=PRIOR):
     """Rounds of a likelihood that is normal: A about the truth, with noise of this share.
 
     Beyond what the model expects, ``far_out`` of the records lie far out.
     """
-    information, mode = truth
+    (information, mode), dim = truth, len(prior.sd)
     rng, shares = np.random.default_rng(seeds), geometric_shares(num_rounds, 0.04)
     tails = np.random.default_rng([seeds, 1])
     signal = 1 / noise
-    size = math.sqrt(np.trace(np.diag(PRIOR.sd) @ information @ np.diag(PRIOR.sd)) / RECORDS)
-    settings = first_settings(PRIOR, 9.0 * np.eye(80)[int(math.log2(size)) + 40], -40, 1.0)
+    size = math.sqrt(np.trace(np.diag(prior.sd) @ information @ np.diag(prior.sd)) / RECORDS)
+    settings = first_settings(prior, 9.0 * np.eye(80)[int(math.log2(size)) + 40], -40, 1.0)
     rounds = []
     for share in shares:
         w, clip, bound = settings.whitening, settings.clip_norm, settings.information_bound
         sd = 1 / (signal * math.sqrt(share))
         sds = clip * sd / math.sqrt(0.71), bound * sd / math.sqrt(0.24), clip**2 * sd * 10
-        symmetric = rng.normal(size=(DIM, DIM))
+        symmetric = rng.normal(size=(dim, dim))
         exact = w @ information @ w.T
         told = float(np.trace(exact))
         rounds.append(
             Round(
                 at=settings,
-                score=w @ information @ (mode - settings.u) + sds[0] * rng.normal(size=DIM),
+                score=w @ information @ (mode - settings.u) + sds[0] * rng.normal(size=dim),
                 information=exact + sds[1] * (symmetric + symmetric.T) / 2,
                 square=told + sds[2] * rng.normal(),
                 expected=told + sds[2] * rng.normal(),
@@ -67,7 +68,7 @@ def quadratic(truth, noise, seeds=0, num_rounds=12, far_out=0.0):
             )
         )
         if len(rounds) < len(shares):
-            settings = next_settings(rounds, PRIOR, RECORDS, signal, shares)
+            settings = next_settings(rounds, prior, RECORDS, signal, shares)
     return rounds
 
 
@@ -116,6 +117,27 @@ def test_with_noise_intervals_hold_what_they_say(truth):
         widths.append(sd / np.sqrt(np.diag(np.linalg.inv(information))))
     assert 0.90 < np.mean(within) < 0.995
     assert 1.05 < np.median(widths) < 1.8
+
+
+def test_of_directions_that_no_record_tells_the_prior_is_left(truth):
+    """Asked of what records tell alone, without noise: the posterior of the whole, exactly."""
+    information, mode = truth
+    silent = np.linalg.qr(np.array([[1.0, -1.0, 0.5, 0.0]]).T / PRIOR.sd[:, None])[0].T
+    # Information on what is left, in the latents' own units.
+    heard, prior = heard_directions(PRIOR, silent)
+    information = heard.basis.T @ information @ heard.basis
+    whole = heard.inverse.T @ information @ heard.inverse
+    mode = heard.inverse @ (mode - heard.origin)
+    at = located(quadratic((information, mode), 1e-4, prior=prior), prior, RECORDS, heard)
+    precision = whole + PRIOR.precision
+    pull = whole @ (heard.origin + heard.basis @ mode) + PRIOR.precision @ PRIOR.mean
+    np.testing.assert_allclose(at.covariance, np.linalg.inv(precision), atol=1e-6)
+    np.testing.assert_allclose(at.mean, np.linalg.solve(precision, pull), atol=1e-4)
+    np.testing.assert_allclose(at.design.T @ at.design, whole, rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(at.design @ (PRIOR.sd * silent).T, 0, atol=1e-10)
+    variance = PRIOR.sd**2
+    np.testing.assert_allclose(at.resolved, 1 - np.diag(at.covariance) / variance)
+    assert at.signal.shape == at.widened.shape == (DIM,)
 
 
 def test_a_step_is_one_unit_of_information_per_record_at_most(truth):

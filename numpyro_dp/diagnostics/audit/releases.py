@@ -124,7 +124,7 @@ def _scored(
     total = np.zeros(len(noise_keys))
     for number in range(bound.plan.num_steps):
         each = bound.plan.sums[asks[0].phase]
-        places = [round_position(ask.settings) for ask in asks]
+        places = [round_position(bound, ask.settings) for ask in asks]
         released, gained = _released(
             bound.statistic,
             each,
@@ -201,7 +201,7 @@ def _check_null(bound: BoundRelease, pair: NeighbourPair) -> None:
 
         for shift in _PROBES:
             middle = prior.mean + shift * prior.sd
-            at = round_position(RoundSettings(middle, np.diag(prior.sd), 1.0, 1.0))
+            at = round_position(bound, RoundSettings(middle, np.diag(prior.sd), 1.0, 1.0))
             for vectors, leaves in zip(added, (pair.own, pair.other), strict=True):
                 vectors.append(np.asarray(in_sum(at, leaves)))
     if not any(

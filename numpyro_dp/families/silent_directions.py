@@ -1,0 +1,121 @@
+"""Directions of a model's latents that change no record's likelihood, whatever the records are.
+
+Made-up records tell them, of public values alone: in ``mu + a[group]`` a number may be taken off
+every ``a`` and added to ``mu``, and nobody who sees records could tell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from jax.flatten_util import ravel_pytree
+
+from numpyro_dp._quick_compile import quickly_compiled
+from numpyro_dp.families.synthetic_records import LikelihoodGradient, gradients_at
+from numpyro_dp.model.data_free import read_coordinates
+from numpyro_dp.model.jaxprs import choices
+from numpyro_dp.model.private_model import PrivateModel
+
+# Made-up records for each coordinate, and the most coordinates that are looked at.
+_RECORDS, MOST = 6, 300
+# Relative to the largest direction: what rounding leaves of none, and what is more than that.
+NONE, SOME = 1e-5, 1e-3
+# Inputs of made-up records, in units of the usual ones: a bend that only far inputs reach tells
+# apart what near ones do not.
+_FAR = 30.0
+
+
+def made_up_scores(
+    model: PrivateModel, middle: np.ndarray, sd: np.ndarray, *far: float
+) -> tuple[np.ndarray, ...]:
+    """Scores of made-up records at two positions, in units of the prior: (records, dim) each.
+
+    :param middle: of the prior of the unconstrained latents in a row, shape (dim,).
+    :param sd: its spread, shape (dim,).
+    :param far: by what real inputs are multiplied, for two further positions each.
+    """
+    dim, rng = len(sd), np.random.default_rng(0)
+    longest = max([s for each in model.structure.latents.values() for s in each.shape], default=2)
+    sizes = choices(model.term, sorted(model.structure.latents)).sizes
+    count = _RECORDS * dim + 60
+
+    def made_up(place: int, leaf: Any) -> np.ndarray:
+        shape = (count, *leaf.shape[1:])
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            return rng.normal(size=shape).astype(leaf.dtype)
+        most = 2 if leaf.dtype == bool else sizes.get(place, max(longest, 2))
+        return rng.integers(0, most, shape).astype(leaf.dtype)
+
+    inputs = [made_up(place, leaf) for place, leaf in enumerate(model.layout.structs(1))]
+    latents = {n: jnp.zeros(s.shape, s.dtype) for n, s in model.structure.latents.items()}
+    row, position = ravel_pytree(latents)
+    first, second = (
+        position(jnp.asarray(middle + sd * rng.normal(size=dim), row.dtype)) for _ in (0, 1)
+    )
+    truths = jax.tree.map(lambda leaf: leaf[None], first)
+
+    def both(inputs: list[Any], truths: Any, second: Any, key: Any) -> tuple[Any, Any]:
+        vector = LikelihoodGradient(model)
+        at, _, elsewhere = gradients_at(model, vector, inputs, truths, key, second)
+        return at[0], elsewhere[0]
+
+    given = (truths, second, random.key(2))
+    scores = quickly_compiled(both, inputs, *given)
+    found = list(scores(inputs, *given))
+    for times in far:
+        found += scores([_times(times, leaf) for leaf in inputs], *given)
+    return tuple(np.asarray(each, float) * sd for each in found)
+
+
+def _times(far: float, leaf: np.ndarray) -> np.ndarray:
+    return leaf * leaf.dtype.type(far) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+
+def silent_directions(model: PrivateModel, middle: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """Directions along which no made-up record's likelihood changes, near, far or elsewhere.
+
+    Coordinates that no record's term reads are among them, such as the scale of groups. Beyond
+    these only models are looked at in which a record chooses among entries, as ``a[group]`` does:
+    others have such directions by their inputs, which made-up records do not share.
+
+    :param middle: of the prior of the unconstrained latents in a row, shape (dim,).
+    :param sd: its spread, shape (dim,).
+    :returns: orthonormal rows in units of the prior, shape (directions, dim); often none.
+    """
+    read = np.flatnonzero(read_coordinates(model))
+    unread = np.delete(np.eye(len(sd)), read, axis=0)
+    return np.concatenate([unread, _silent_among(model, middle, sd, read)])
+
+
+def _silent_among(
+    model: PrivateModel, middle: np.ndarray, sd: np.ndarray, read: np.ndarray
+) -> np.ndarray:
+    none = np.zeros((0, len(sd)))
+    chosen = choices(model.term, sorted(model.structure.latents)).names
+    if not chosen or not 1 < len(sd) <= MOST or not model.layout.arrays:
+        return none
+    scores = np.concatenate(made_up_scores(model, middle, sd, _FAR))[:, read]
+    # What is no number far out decides nothing there; a model of none is not looked at.
+    scores = scores[np.isfinite(scores).all(1)]
+    sizes = np.linalg.norm(scores, axis=0)
+    # Of entries that no made-up record chose nothing is known.
+    if not (sizes > 0).all():
+        return none
+    found = _null(scores / sizes)
+    silent = np.zeros((len(found), len(sd)))
+    silent[:, read] = found / sizes
+    return np.linalg.qr(silent.T)[0].T
+
+
+def _null(scores: np.ndarray) -> np.ndarray:
+    """Rows that all scores are orthogonal to, up to rounding; all scores count alike."""
+    lengths = np.linalg.norm(scores, axis=1, keepdims=True)
+    scores = np.divide(scores, lengths, where=lengths > 0, out=np.zeros_like(scores))
+    if np.count_nonzero(lengths) <= scores.shape[1]:
+        return np.zeros((0, scores.shape[1]))
+    _, values, directions = np.linalg.svd(scores, full_matrices=False)
+    return directions[np.count_nonzero(values > NONE * values[0]) :]

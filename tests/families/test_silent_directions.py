@@ -1,0 +1,101 @@
+"""Directions that no record tells are found from the model alone, and no others."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+from numpyro_dp.families.silent_directions import silent_directions
+from numpyro_dp.model.private_model import PrivateModel
+
+N, G, H, D = 400, 6, 3, 2
+SHAPES = (
+    jax.ShapeDtypeStruct((N, D), jnp.float32),
+    jax.ShapeDtypeStruct((N,), jnp.int32),
+    jax.ShapeDtypeStruct((N,), jnp.int32),
+    jax.ShapeDtypeStruct((N,), jnp.float32),
+)
+
+
+def normal(name, size=None, sd=1.0):
+    law = dist.Normal(0, sd)
+    return numpyro.sample(name, law if size is None else law.expand([size]).to_event(1))
+
+
+def groups(name="a", size=G):
+    spread = numpyro.sample(f"{name}_sd", dist.Exponential(1))
+    with numpyro.plate(f"{name}s", size):
+        return numpyro.sample(name, dist.Normal(0, spread))
+
+
+def outcome(mean, y, sigma=1.0):
+    with numpyro.plate("people", N):
+        numpyro.sample("y", dist.Normal(mean, sigma), obs=y)
+
+
+def an_intercept_and_groups(x, g, h, y):
+    outcome(normal("mu", sd=5.0) + groups()[g] + x @ normal("w", D), y)
+
+
+def two_crossed_factors(x, g, h, y):
+    outcome(normal("mu") + groups()[g] + groups("c", H)[h], y)
+
+
+def a_slope_of_all_and_of_groups(x, g, h, y):
+    ab = numpyro.sample("ab", dist.Normal(0, 1).expand([G, 2]).to_event(2))
+    outcome(ab[g, 0] + ab[g, 1] * x[:, 0] + x @ normal("w", D), y)
+
+
+def centred_groups(x, g, h, y):
+    mu, tau = normal("mu"), numpyro.sample("tau", dist.Exponential(1))
+    with numpyro.plate("groups", G):
+        a = numpyro.sample("a", dist.Normal(mu, tau))
+    outcome(a[g] + x @ normal("w", D), y, numpyro.sample("sigma", dist.Exponential(1)))
+
+
+def a_bend_far_out(x, g, h, y):
+    """Two slopes that differ only for inputs below -8."""
+    w = normal("w", 2)
+    outcome(w[0] * x[:, 0] + w[1] * jnp.maximum(x[:, 0], -8.0) + groups()[g], y)
+
+
+def linear(x, g, h, y):
+    outcome(normal("b") + x @ normal("w", D), y)
+
+
+def scales_of_groups(x, g, h, y):
+    """A variance tells of the sum, so that the same latents are silent in both."""
+    outcome(normal("b"), y, jnp.exp(normal("s") + groups()[g]))
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (an_intercept_and_groups, [{"a_sd": 1}, {"mu": 1, "a": -1}]),
+        (two_crossed_factors, [{"a_sd": 1}, {"c_sd": 1}, {"mu": 1, "a": -1}, {"mu": 1, "c": -1}]),
+        (a_slope_of_all_and_of_groups, [{"w": [1, 0], "ab": [[0, -1]] * G}]),
+        (scales_of_groups, [{"a_sd": 1}, {"s": 1, "a": -1}]),
+        (centred_groups, [{"mu": 1}, {"tau": 1}]),
+        (a_bend_far_out, [{"a_sd": 1}]),
+        (linear, []),
+    ],
+)
+def test_directions_that_no_record_tells(model, expected):
+    private = PrivateModel(model, SHAPES)
+    latents = sorted(private.structure.latents.items())
+    wanted = [
+        np.concatenate([np.broadcast_to(e.get(n, 0), s.shape).ravel() for n, s in latents])
+        for e in expected
+    ]
+    dim = sum(int(np.prod(shape.shape)) for _, shape in latents)
+    # Spreads as unlike as priors are.
+    sd = np.geomspace(0.05, 20, dim)
+    silent = silent_directions(private, np.zeros(dim), sd)
+    assert silent.shape == (len(expected), dim)
+    np.testing.assert_allclose(silent @ silent.T, np.eye(len(expected)), atol=1e-12)
+    # In units of the prior they span what is wanted in those of the latents.
+    for each in wanted:
+        inside = each / np.linalg.norm(each / sd) / sd
+        np.testing.assert_allclose(silent.T @ (silent @ inside), inside, atol=1e-4)
