@@ -59,15 +59,17 @@ def one(seed, groups, epsilon, rounds_of, nuts):
     release = ndp.LikelihoodRelease(hierarchy, privacy=privacy, secure=False, allow_unresolved=True)
     key = jax.random.key(seed + 900)
     found = release.run(key, x, group, groups, y, progress_bar=False)
-    at, (rounds, prior, records) = found.located, rounds_of[-1]
+    at, (rounds, prior, records, to) = found.located, rounds_of[-1]
     names = coordinate_names(found.private_model)
     k = names.index("sigma")
     effects = [names.index("beta"), *(names.index(f"theta[{g}]") for g in range(groups))]
     columns = np.column_stack([x, np.eye(groups)[group]])
     mode = np.linalg.lstsq(columns, y, rcond=None)[0]
     variance = np.mean((y - columns @ mode) ** 2)
-    weights = pool(rounds, prior, records, at.mean, final=True).weights
-    away = [np.sum((columns @ (each.at.u[effects] - mode)) ** 2) for each in rounds]
+    centre = to.inverse @ (at.mean - to.origin)
+    weights = pool(rounds, prior, records, centre, final=True).weights
+    asked = [(to.origin + to.basis @ each.at.u)[effects] for each in rounds]
+    away = [np.sum((columns @ (effect - mode)) ** 2) for effect in asked]
     foretold = weights @ away / variance / (2 * records)
     own, log_sigma = np.sqrt(at.covariance[k, k]), at.mean[k]
     above = [log_sigma - np.log(variance) / 2, foretold, log_sigma - np.log(SIGMA)]
