@@ -212,12 +212,12 @@ class Located(NamedTuple):
             (self.misfits or self.strays, self._unlike),
             (
                 self.unresolved,
-                f"{WIDE}: the shape of the information was lost in its noise: coordinates that hang "
-                "together, as those of correlated inputs do, have intervals as if they did not, "
-                "often far too wide, or too narrow where columns say the same (a column twice, all "
-                "levels beside an intercept). Centre and scale the inputs by public constants, "
-                "leave out columns that repeat others, merge small groups, or give more privacy "
-                "budget or records",
+                f"{WIDE}: the shape of the information was lost in its noise: coordinates that "
+                "hang together, as those of correlated inputs do, have intervals as if they did "
+                "not, often far too wide, or too narrow where columns say the same (a column "
+                "twice, all levels beside an intercept). Centre and scale the inputs by public "
+                "constants, leave out columns that repeat others, merge small groups, or give more "
+                "privacy budget or records",
             ),
         ]
         found = [text for holds, text in said if holds]
