@@ -24,9 +24,9 @@ from numpyro_dp.model.private_model import PrivateModel
 _RECORDS, MOST = 6, 300
 # Relative to the largest direction: what rounding leaves of none, and what is more than that.
 NONE, SOME = 1e-5, 1e-3
-# Inputs of made-up records, in units of the usual ones: a bend that only far inputs reach tells
-# apart what near ones do not.
-_FAR = 30.0
+# Inputs of made-up records, in units of the usual ones: a bend or a step that only far inputs
+# reach, such as a year, tells apart what near ones do not.
+_FAR = (30.0, 3_000.0)
 
 
 def made_up_scores(
@@ -36,7 +36,7 @@ def made_up_scores(
 
     :param middle: of the prior of the unconstrained latents in a row, shape (dim,).
     :param sd: its spread, shape (dim,).
-    :param far: by what real inputs are multiplied, for two further positions each.
+    :param far: by what inputs that are no index are multiplied, for two further positions each.
     """
     dim, rng = len(sd), np.random.default_rng(0)
     longest = max([s for each in model.structure.latents.values() for s in each.shape], default=2)
@@ -67,12 +67,18 @@ def made_up_scores(
     scores = quickly_compiled(both, inputs, *given)
     found = list(scores(inputs, *given))
     for times in far:
-        found += scores([_times(times, leaf) for leaf in inputs], *given)
+        away = [
+            leaf if place in sizes else _times(times, leaf) for place, leaf in enumerate(inputs)
+        ]
+        found += scores(away, *given)
     return tuple(np.asarray(each, float) * sd for each in found)
 
 
 def _times(far: float, leaf: np.ndarray) -> np.ndarray:
-    return leaf * leaf.dtype.type(far) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+    if leaf.dtype == bool:
+        return leaf
+    most = np.inf if jnp.issubdtype(leaf.dtype, jnp.floating) else np.iinfo(leaf.dtype).max
+    return np.minimum(leaf * far, most).astype(leaf.dtype)
 
 
 def silent_directions(model: PrivateModel, middle: np.ndarray, sd: np.ndarray) -> np.ndarray:
@@ -98,7 +104,7 @@ def _silent_among(
     chosen = choices(model.term, sorted(model.structure.latents)).names
     if not chosen or not 1 < len(sd) <= MOST or not model.layout.arrays:
         return none
-    scores = np.concatenate(made_up_scores(model, middle, sd, _FAR))[:, read]
+    scores = np.concatenate(made_up_scores(model, middle, sd, *_FAR))[:, read]
     # What is no number far out decides nothing there; a model of none is not looked at.
     scores = scores[np.isfinite(scores).all(1)]
     sizes = np.linalg.norm(scores, axis=0)

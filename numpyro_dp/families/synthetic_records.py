@@ -21,6 +21,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro import distributions as dist, handlers
 from numpyro.infer import init_to_sample
 
+from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.families.sites import record_sites
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -99,7 +100,7 @@ def synthetic_gradients(
     :param vector: what a record adds to a step.
     """
     truth_key, outcome_key = random.split(rng_key)
-    drawn, constrained = _prior_draws(model, truth_key)
+    drawn, constrained = prior_draws(model, truth_key)
     chosen = _evenly_spread({name: np.asarray(leaf) for name, leaf in drawn.items()})
     truths = {name: leaf[chosen] for name, leaf in drawn.items()}
     numbers = {
@@ -114,12 +115,14 @@ def synthetic_gradients(
     return SyntheticRecords(*found, records=rows, truths=numbers)
 
 
-@partial(jax.jit, static_argnums=0)
-def _prior_draws(model: PrivateModel, rng_key: Any) -> tuple[dict, dict]:
+def _draws(model: PrivateModel, rng_key: Any) -> tuple[dict, dict]:
     """A pool of prior draws, unconstrained and constrained."""
     draws = jax.lax.map(lambda key: model.init(key, init_to_sample), random.split(rng_key, _POOL))
     constrained = jax.vmap(model.constrain)(draws)
     return draws, {name: constrained[name] for name in draws}
+
+
+prior_draws = quickly_jitted(_draws, static_argnums=0)
 
 
 def _evenly_spread(draws: dict[str, np.ndarray]) -> np.ndarray:

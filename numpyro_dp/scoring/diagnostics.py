@@ -44,7 +44,7 @@ class Diagnostics(NamedTuple):
       not: a wrong family, or an input that is missing. **tail_sd**: its noise, and that of drawing
       records.
     - **disagreement**: χ² of the rounds over its degrees of freedom; about 1, too much above 1.5
-      and what chance allows, and above 2.5 beyond repair.
+      and what chance allows, and above 2.2 beyond repair.
     - **travelled**: posterior sds between the last round and the posterior's mean; beyond three
       times the root of the number of coordinates the release has not arrived.
     - **verdicts**: what that means, in sentences; empty where nothing is wrong.

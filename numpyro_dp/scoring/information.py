@@ -118,8 +118,10 @@ def shrunk(found: Estimate, prior_precision: Matrix, *, final: bool) -> tuple[Ma
         floor = np.maximum(0.5 * found.sds(vectors) * math.sqrt(dim), 0.01 * level)
     matrix = (vectors * np.maximum(values, floor)) @ vectors.T
     left = found.typical_sd * math.sqrt(1 - shrinkage)
-    # Where nothing stands out of a small noise, the whitening was right.
-    lost = shrinkage >= 1 and found.typical_sd * math.sqrt(dim) > level / 2
+    # Where nothing stands out of a small noise, the whitening was right. Most coordinates decide:
+    # that of a rare level is noisier by far, and is named for itself.
+    most = float(np.median(found.sds(np.eye(dim))))
+    lost = shrinkage >= 1 and most * math.sqrt(dim) > level / 2
     return symmetric(matrix), left, lost
 
 

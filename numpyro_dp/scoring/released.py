@@ -23,7 +23,7 @@ from numpyro_dp import _validate
 from numpyro_dp._whole_file import write_whole
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
-from numpyro_dp.families.one_gaussian import has_free_shares
+from numpyro_dp.families.one_gaussian import APART_BELOW, has_free_shares, overlap
 from numpyro_dp.model.data_free import read_coordinates, run_data_free
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
@@ -130,7 +130,9 @@ def _log_likelihood(
 def verdicts_of(model: PrivateModel, at: Located) -> tuple[str, ...]:
     """What the released numbers, and the kind of the model, say against a release."""
     mixture = has_free_shares(model)
-    return at.verdicts(coordinate_names(model), read_coordinates(model), mixture=mixture)
+    apart = mixture and overlap(model) < APART_BELOW
+    names, read = coordinate_names(model), read_coordinates(model)
+    return at.verdicts(names, read, mixture=mixture, apart=apart)
 
 
 @dataclass(frozen=True, eq=False)

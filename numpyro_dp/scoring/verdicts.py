@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import chi2
 
+from numpyro_dp.families.one_gaussian import APART
 from numpyro_dp.scoring.information import Matrix, Vector
 from numpyro_dp.scoring.statistic import TAIL
 
@@ -22,8 +23,9 @@ _DISAGREEMENT, TRAVEL, _MISFIT = 1.5, 3.0, 1.5
 _SURE, _STRAYS = 3.5, 0.01
 # No widening mends rounds that disagree by more than this, as those between several modes do: of
 # amounts under a normal they disagreed by 3.3 to 5.7 and put its scale some twenty of its own sds
-# off, of models that fit by 1.6 at most (a hundred releases of a newcomer's models).
-_TORN = 2.5
+# off, and by 2.3 another's amounts, of models that fit by 1.6 at most and once by 2.0 (two hundred
+# releases of newcomers' models).
+_TORN = 2.2
 # Where no more of a prior's variance than this is taken away, an interval is the prior's.
 TOLD, _NAMED = 0.2, 6
 # And where no coordinate's is taken away by more than this, nothing much was told at all.
@@ -42,17 +44,13 @@ _SIZES = 0.5
 # How much harm a verdict stands for: its first words.
 DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
 _NEARER = (
-    "Give priors on the scale of the answer (within a factor of ten), centre inputs and divide "
-    "them and outcomes by public constants, or give more privacy budget or records"
+    "Give priors on the scale of the answer (within a factor of ten), centre inputs and "
+    "outcomes by public constants and divide them by others, or give more privacy budget or records"
 )
 _TAILS = (
     "Amounts or counts of heavier tails than the family's are cut elsewhere in each round, so that "
     "scales come out too small, and slopes with them: take the logarithm of what is never "
     "negative, StudentT for Normal, NegativeBinomial2 for Poisson"
-)
-_APART = (
-    "Give each component a prior centre of its own and a narrow prior about it (a fifth of the "
-    "distance to the next), and the shares one that is not flat; an ordering alone is not enough"
 )
 _FAR_OUT = (
     "Or the truth may lie so far out in the prior that no round found it: widen the prior to the "
@@ -159,7 +157,7 @@ class Located(NamedTuple):
 
     def _disagree(self, mixture: bool) -> str:
         found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
-        remedy = _APART if mixture else _TAILS
+        remedy = APART if mixture else _TAILS
         if self.disagreement > _TORN:
             cause = "" if mixture else "the records do not fit the model, or "
             return f"{DO_NOT_USE}: {found}{cause}the likelihood has several modes. {remedy}"
@@ -174,6 +172,7 @@ class Located(NamedTuple):
         read: Sequence[bool] | None = None,
         *,
         mixture: bool = False,
+        apart: bool = False,
     ) -> tuple[str, ...]:
         """What the released numbers say against the likelihood; empty where nothing does.
 
@@ -184,6 +183,7 @@ class Located(NamedTuple):
         :param names: of the coordinates.
         :param read: which of them the records' terms read; by default all.
         :param mixture: whether components may trade places.
+        :param apart: whether their priors are too far apart for that.
         """
         said = [
             (
@@ -193,10 +193,10 @@ class Located(NamedTuple):
             ),
             (self.arrived and self.disagreement > self._usual, self._disagree(mixture)),
             (
-                mixture,
+                mixture and not apart,
                 f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, "
                 "which no number here tells: before records are spent on one, ndp.coverage tries "
-                f"it on records made up from the model. {_APART}",
+                f"it on records made up from the model. {APART}",
             ),
             (
                 not self.checked,
@@ -318,8 +318,10 @@ def faint_below(dim: int) -> float:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
+    # One more takes no more room by its name.
+    if len(names) <= _NAMED + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
 
 
 def _counted(names: Sequence[str], chosen: np.ndarray) -> str:

@@ -61,6 +61,10 @@ def a_bend_far_out(x, g, h, y):
     outcome(w[0] * x[:, 0] + w[1] * jnp.maximum(x[:, 0], -8.0) + groups()[g], y)
 
 
+def a_step_in_a_year(x, g, h, y):
+    outcome(groups()[g] + normal("before") * (h <= 2020), y)
+
+
 def linear(x, g, h, y):
     outcome(normal("b") + x @ normal("w", D), y)
 
@@ -79,6 +83,7 @@ def scales_of_groups(x, g, h, y):
         (scales_of_groups, [{"a_sd": 1}, {"s": 1, "a": -1}]),
         (centred_groups, [{"mu": 1}, {"tau": 1}]),
         (a_bend_far_out, [{"a_sd": 1}]),
+        (a_step_in_a_year, [{"a_sd": 1}]),
         (linear, []),
     ],
 )

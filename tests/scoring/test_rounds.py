@@ -283,7 +283,8 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     at = located(quadratic(truth, 1.0), PRIOR, RECORDS)
     assert at.verdicts("abcd") == ()
     all_but_travel = at._replace(
-        disagreement=2.5,
+        disagreement=2.0,
+        freedom=200,
         misfit=3.0,
         misfit_sd=0.1,
         unresolved=True,
@@ -315,8 +316,11 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     mixed = at._replace(disagreement=15.0).verdicts("abcd", mixture=True)
     assert "a prior centre of its own" in mixed[0]
     assert "StudentT" not in mixed[0]
-    (standing,) = at._replace(misfit=1.0).verdicts("abcd", mixture=True)
+    calm = at._replace(misfit=1.0)
+    (standing,) = calm.verdicts("abcd", mixture=True)
     assert standing.startswith("with care: of a mixture")
+    # Of components that cannot trade places nothing stands.
+    assert calm.verdicts("abcd", mixture=True, apart=True) == ()
     assert "ndp.coverage" in standing
 
 
