@@ -65,6 +65,23 @@ def a_step_in_a_year(x, g, h, y):
     outcome(groups()[g] + normal("before") * (h <= 2020), y)
 
 
+def abilities_and_difficulties(x, g, h, y):
+    """A Rasch model, of groups numbered from one."""
+    outcome(normal("ability", G)[g - 1] - normal("difficulty", H)[h], y)
+
+
+def groups_within_regions(x, g, h, y):
+    region = jnp.array([0, 0, 1, 1, 2, 2])
+    outcome(normal("a", G)[g] + normal("r", H)[region[g]], y)
+
+
+def treated(x, g, h, y):
+    """An effect that only some records read is no part of an intercept."""
+    outcome(
+        normal("a", G)[g] + normal("effect") * (h == 1) + normal("bend") * x[:, 0] * (h == 1), y
+    )
+
+
 def linear(x, g, h, y):
     outcome(normal("b") + x @ normal("w", D), y)
 
@@ -84,6 +101,12 @@ def scales_of_groups(x, g, h, y):
         (centred_groups, [{"mu": 1}, {"tau": 1}]),
         (a_bend_far_out, [{"a_sd": 1}]),
         (a_step_in_a_year, [{"a_sd": 1}]),
+        (abilities_and_difficulties, [{"ability": 1, "difficulty": 1}]),
+        (
+            groups_within_regions,
+            [{"a": np.arange(G) // 2 == k, "r": -1.0 * (np.arange(H) == k)} for k in range(H)],
+        ),
+        (treated, []),
         (linear, []),
     ],
 )
