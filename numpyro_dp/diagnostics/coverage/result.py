@@ -31,8 +31,8 @@ _OTHER, _NOTHING = "other notes", "no note"
 # Standard errors that a rate may be off by chance; of the worst of several sites; and how much of
 # the truths' spread an interval has left where next to nothing was learnt.
 _CHANCE, _OF_SEVERAL, _UNTOLD = 2.0, 3.0, 0.9
-# Data sets below which nothing is judged.
-_FEW = 5
+# Data sets below which nothing is judged, and of how many the truths are shown.
+_FEW, _SHOWN = 5, 3
 # What a table's widths and errors are, without a reference and with one.
 _RELATIVE = {
     False: "width: median, in the site's own units; error: root mean square of means about truths, "
@@ -247,6 +247,26 @@ class CoverageResult:
             first += math.prod(shape)
         return found
 
+    def _far_out(self) -> list[str]:
+        """Of fits that say ``do not use``, the truths that lie farthest from the others."""
+        refused = [k for k, said in enumerate(self.fitted.verdicts) if _worst(said) == DO_NOT_USE]
+        low, middle, high = np.quantile(self.truths, [0.25, 0.5, 0.75], axis=0)
+        away = np.abs(self.truths - middle) / np.maximum(high - low, 1e-12)
+        names = [
+            f"{site}[{','.join(map(str, at))}]" if at else site
+            for site, shape in self.shapes.items()
+            for at in np.ndindex(*shape)
+        ]
+        lines = []
+        for k in refused[:_SHOWN]:
+            farthest = np.argsort(-away[k], kind="stable")[:2]
+            told = "; ".join(
+                f"{names[j]} {self.truths[k, j]:.3g} (half of all: {low[j]:.3g} to {high[j]:.3g})"
+                for j in farthest
+            )
+            lines.append(f"  it said so of data set {k}, whose truths farthest out are {told}")
+        return lines
+
     def _of(self, which: slice) -> SiteCoverage:
         truths, fitted = self.truths[:, which], self.fitted.columns(which)
         held, widths, off = _kept(fitted, truths)
@@ -308,6 +328,7 @@ class CoverageResult:
                 f"  where it did not say `{DO_NOT_USE}`, {_with_error(*self.usable)} of the truths "
                 "were held"
             )
+        lines += self._far_out()
         lines += [f"  {line}" for line in wrap(f"In short: {self.judgement}.", _WIDTH)]
         return "\n".join(lines)
 
