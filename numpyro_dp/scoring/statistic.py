@@ -25,9 +25,11 @@ from numpyro_dp.model.private_model import PrivateModel
 
 # Shares of the squared bound on a record: of its score, its information, both its squares, and
 # whether it is far out.
-SCORE_SHARE, INFORMATION_SHARE, SQUARES_SHARE, TAIL_SHARE = 0.71, 0.24, 0.02, 0.03
-# Of the model's outcomes, this share is called far out.
-TAIL = 0.1
+SCORE_SHARE, INFORMATION_SHARE, SQUARES_SHARE, TAIL_SHARE = 0.68, 0.24, 0.02, 0.06
+# An outcome is far out whose score is this many times as large as those of the model's are on
+# average: 1.5 % of a normal law's are, 4 % of an exponential's. Where more are than one of a record
+# and its draws, they count the less.
+FAR, _MOST_FAR = 3, 1 / 17
 # The histogram of sizes: a bin for each factor of two.
 BINS, FIRST_BIN = 80, -40
 _TINY = 1e-24
@@ -111,7 +113,7 @@ class RecordStatistic:
         information = information * _share_within(at.bound, information)
         gap = own - shift
         rounding = _ALIKE * jnp.sqrt(jnp.max(jnp.sum(scores * scores, axis=1)))
-        tail = _far_out(jnp.sqrt(jnp.sum(gap * gap) + _TINY), norms, weights, rounding) - TAIL
+        tail = _far_out(jnp.sqrt(jnp.sum(gap * gap) + _TINY), norms, weights, rounding)
         gap = gap * lax.rsqrt(jnp.maximum(jnp.sum(gap * gap), 1)) - left
         score = factor * shrunk * gap
         expected = (factor * shrunk) ** 2 * jnp.sum(
@@ -252,14 +254,14 @@ def _share_within(bound: Array, matrix: Array) -> Array:
 
 
 def _far_out(size: Array, sizes: Array, weights: Array, rounding: Array) -> Array:
-    """How much of an outcome lies among the outermost of the model's, by the size of its score.
+    """Whether an outcome is far out, less how often the model's are, by the size of its score.
 
-    Outcomes of one size share the place that is left for them, so that the mean under ``weights``
-    is ``TAIL`` whatever the sizes are.
+    Whatever the sizes are, the mean under ``weights`` is zero.
     """
-    larger = jnp.sum(jnp.where(sizes > size + rounding, weights, 0))
-    alike = jnp.sum(jnp.where(jnp.abs(sizes - size) <= rounding, weights, 0))
-    return jnp.clip((TAIL - larger) / jnp.maximum(alike, _TINY), 0, 1)
+    far = FAR * (weights @ sizes) + rounding
+    often = weights @ (sizes > far).astype(sizes.dtype)
+    counted = jnp.minimum(1, _MOST_FAR / jnp.maximum(often, _TINY))
+    return counted * ((size > far) - often)
 
 
 def _second_moment(vectors: Array, weights: Array) -> Array:

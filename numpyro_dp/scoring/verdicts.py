@@ -13,14 +13,14 @@ from scipy.stats import chi2
 
 from numpyro_dp.families.one_gaussian import APART
 from numpyro_dp.scoring.information import Matrix, Vector
-from numpyro_dp.scoring.statistic import TAIL
+from numpyro_dp.scoring.statistic import FAR
 
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
 _DISAGREEMENT, TRAVEL, _MISFIT = 1.5, 3.0, 1.5
-# More records far out than the model expects are named where chance explains no more than one in
-# some thousand releases, and where they are so large a share that scales and rates show it.
-_SURE, _STRAYS = 3.5, 0.01
+# More records far out than the model expects are named where noise explains no more than one in a
+# thousand releases, and where they are so large a share that scales and rates show it.
+_SURE, _STRAYS = 3.0, 0.006
 # No widening mends rounds that disagree by more than this, as those between several modes do: of
 # amounts under a normal they disagreed by 3.3 to 5.7 and put its scale some twenty of its own sds
 # off, and by 2.3 another's amounts, of models that fit by 1.6 at most and once by 2.0 (two hundred
@@ -144,7 +144,8 @@ class Located(NamedTuple):
         told = []
         if self.strays:
             told.append(
-                f"{self.tail:.1%} more of them than it expects lie among its outermost {TAIL:.0%}"
+                f"{self.tail:.1%} more of them than it expects are outliers, {FAR} times as far "
+                "out as usual"
             )
         if self.misfits:
             told.append(f"their scores vary {self.misfit:.1f} times as much as it expects")

@@ -574,8 +574,8 @@ def test_intervals_cover_as_they_say(model, generate, epsilon):
 def test_counts_that_vary_more_than_poisson_are_named(spread, named):
     """Variance over mean is about 2, and scores clipped tightly vary 1.2 times as much.
 
-    What is far out stands about 7 of its sds above zero there, and 3.5 are asked for: a false alarm
-    in some 2,000 runs, of either case.
+    What is far out stands about 7 of its sds above zero there, and 3 are asked for: a false alarm
+    in some 1,000 runs of what fits, and 1 in 30,000 of what does not.
     """
     rng = np.random.default_rng(5)
     x = rng.uniform(-1, 1, 3_000).astype(np.float32)
@@ -592,7 +592,7 @@ def test_counts_that_vary_more_than_poisson_are_named(spread, named):
     told = [said for said in released.diagnostics.verdicts if "do not fit the model: " in said]
     assert len(told) == named
     if named:
-        assert "lie among its outermost 10%" in told[0]
+        assert "are outliers, 3 times as far out as usual" in told[0]
         assert "NegativeBinomial2 for Poisson" in told[0]
 
 
@@ -601,13 +601,64 @@ def test_a_skewed_outcome_under_a_normal_is_named_and_its_remedy_helps(seed):
     rng = np.random.default_rng(seed)
     cost = np.exp(0.5 + 0.8 * rng.normal(size=4_000)).astype(np.float32)
     released = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, secure=False)
-    (said,) = released.run(jax.random.key(seed), cost, progress_bar=False).diagnostics.verdicts
+    said, *_ = released.run(jax.random.key(seed), cost, progress_bar=False).diagnostics.verdicts
     assert "the rounds disagree" in said
     assert "the logarithm of what is never negative" in said
     again = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, secure=False)
     mended = again.run(jax.random.key(seed), np.log(cost), progress_bar=False)
     # These priors are so wide that one release in six is named for its width or its way.
     assert not any("disagree" in said or "fit" in said for said in mended.diagnostics.verdicts)
+
+
+def test_a_few_typing_errors_are_named():
+    """Two in a hundred ten times too large: under the normal of a logarithm σ lay 5 to 7 sds off.
+
+    Of so many records some .009 are then far out beyond what the model expects, 6 to 7 of its sds
+    in eight releases of eight.
+    """
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(20_000, 3)).astype(np.float32)
+    cost = np.exp(1 + x @ [0.2, -0.1, 0.3] + 0.5 * rng.normal(size=20_000))
+    cost *= np.where(rng.random(20_000) < 0.02, 10, 1)
+
+    def model(x, y):
+        a = numpyro.sample("a", dist.Normal(1, 1))
+        sigma = numpyro.sample("sigma", dist.HalfNormal())
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("people", len(x)):
+            numpyro.sample("y", dist.Normal(a + x @ w, sigma), obs=y)
+
+    release = ndp.LikelihoodRelease(model, privacy=BUDGET, secure=False)
+    records = x, np.log(cost).astype(np.float32)
+    told = release.run(jax.random.key(0), *records, progress_bar=False).diagnostics.verdicts
+    assert any("fit the model" in said and "are outliers" in said for said in told)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_rare_outcome_does_not_move_its_intercept(seed):
+    """Four in a hundred of 6,000: early rounds ask where half of all would have it.
+
+    What the information changes on the way was not seen, and the intercept lay 3 to 6 of its own
+    sds too low in ten releases of fourteen, most without a note. Now it is 2.2 at most in
+    seventeen; 3.5 is asked for.
+    """
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(6_000, 8)).astype(np.float32)
+    logits = -4 + x @ [1.0, 0.5, -0.5, 0.3, 0, 0, 0, 0.8]
+    y = (rng.random(6_000) < 1 / (1 + np.exp(-logits))).astype(np.int32)
+
+    def model(x, y):
+        a = numpyro.sample("a", dist.Normal(0, 2))
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([8]).to_event(1))
+        with numpyro.plate("people", len(x)):
+            numpyro.sample("y", dist.Bernoulli(logits=a + x @ w), obs=y)
+
+    release = ndp.LikelihoodRelease(model, privacy=BUDGET, secure=False)
+    found = release.run(jax.random.key(seed), x, y, progress_bar=False)
+    # NUTS on these records: -3.97, and a tenth wide.
+    sd = math.sqrt(found.located.covariance[0, 0])
+    assert abs(found.located.mean[0] - -3.97) <= 3.5 * sd
+    assert not any("disagree" in said for said in found.diagnostics.verdicts)
 
 
 def slopes_of_all_and_of_groups(x, group, y):

@@ -18,6 +18,7 @@ from numpyro_dp.scoring.rounds import (
     next_settings,
     pool,
 )
+from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE, SQUARES_SHARE, TAIL_SHARE
 from numpyro_dp.scoring.verdicts import WITH_CARE, beginning
 
 DIM, RECORDS = 4, 5_000
@@ -31,6 +32,11 @@ def truth():
 
 
 PRIOR = PriorMoments(np.array([0.5, 0.0, -0.5, 0.0]), np.array([1.0, 2.0, 0.5, 3.0]))
+
+
+def units(clip, bound):
+    """Of scores, information and squares: their bound and share."""
+    return (clip, SCORE_SHARE), (bound, INFORMATION_SHARE), (clip**2, SQUARES_SHARE / 2)
 
 
 def quadratic(truth, noise, seeds=0, num_rounds=12, far_out=0.0, prior=PRIOR):
@@ -48,7 +54,7 @@ def quadratic(truth, noise, seeds=0, num_rounds=12, far_out=0.0, prior=PRIOR):
     for share in shares:
         w, clip, bound = settings.whitening, settings.clip_norm, settings.information_bound
         sd = 1 / (signal * math.sqrt(share))
-        sds = clip * sd / math.sqrt(0.71), bound * sd / math.sqrt(0.24), clip**2 * sd * 10
+        sds = [unit * sd / math.sqrt(share) for unit, share in units(clip, bound)]
         symmetric = rng.normal(size=(dim, dim))
         exact = w @ information @ w.T
         told = float(np.trace(exact))
@@ -59,11 +65,11 @@ def quadratic(truth, noise, seeds=0, num_rounds=12, far_out=0.0, prior=PRIOR):
                 information=exact + sds[1] * (symmetric + symmetric.T) / 2,
                 square=told + sds[2] * rng.normal(),
                 expected=told + sds[2] * rng.normal(),
-                tail=far_out * RECORDS + sd / math.sqrt(0.03) * tails.normal(),
+                tail=far_out * RECORDS + sd / math.sqrt(TAIL_SHARE) * tails.normal(),
                 score_sd=sds[0],
                 information_sd=sds[1],
                 square_sd=sds[2],
-                tail_sd=sd / math.sqrt(0.03),
+                tail_sd=sd / math.sqrt(TAIL_SHARE),
                 share=share,
             )
         )
@@ -325,19 +331,19 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
 
 
 def test_more_records_far_out_than_expected_are_named_where_chance_explains_it_not(truth):
-    """Noise is .0025 of the records and chance .0042, so that .03 is six of both together."""
+    """Noise is .0016 of the records and chance .0024, so that .03 is ten of both together."""
     at = located(quadratic(truth, 2.0, far_out=0.03), PRIOR, RECORDS)
     assert at.tail == pytest.approx(0.03, abs=4 * at.tail_sd)
-    least = 2.0 / math.sqrt(0.03) / RECORDS
-    chance = math.sqrt(0.09 / RECORDS)
+    least = 2.0 / math.sqrt(TAIL_SHARE) / RECORDS
+    chance = math.sqrt(0.03 / RECORDS)
     assert math.hypot(least, chance) < at.tail_sd < math.hypot(1.5 * least, chance)
     (said,) = at.verdicts("abcd")
     assert said.startswith("with care: the records do not fit the model: ")
-    assert f"{at.tail:.1%} more of them than it expects lie among its outermost 10%" in said
+    assert f"{at.tail:.1%} more of them than it expects are outliers, 3 times as far" in said
     assert "vary" not in said
     # Neither what noise explains nor what moves nothing.
-    assert at._replace(tail_sd=0.01).verdicts("abcd") == ()
-    assert at._replace(tail=0.009, tail_sd=0.001).verdicts("abcd") == ()
+    assert at._replace(tail_sd=0.012).verdicts("abcd") == ()
+    assert at._replace(tail=0.005, tail_sd=0.001).verdicts("abcd") == ()
     assert at._replace(tail=-0.03).verdicts("abcd") == ()
 
 
@@ -372,6 +378,24 @@ def test_clips_are_as_loose_as_their_noise_allows(truth):
     for at in (loose, tight):
         assert at.clip_norm * typical <= at.information_bound * (1 + 1e-9)
         assert at.information_bound <= 10 * at.clip_norm * typical * (1 + 1e-9)
+
+
+def test_rounds_count_less_that_asked_where_information_was_more(truth):
+    """As of rare outcomes, where early rounds ask as if half of all were: their scores bend."""
+    *_, before, last = quadratic(truth, 1e-3)
+    away = last.at.u + 10 * last.at.whitening[0]
+    before = before._replace(at=last.at._replace(u=away), information=last.information)
+
+    def pooled(first):
+        return pool([first, last], PRIOR, RECORDS, last.at.u)
+
+    usual, bent = pooled(before), pooled(before._replace(information=4 * before.information))
+    assert usual.curvature[0] == pytest.approx(10**4 / RECORDS, rel=1e-3)
+    assert bent.curvature[0] > 10 * usual.curvature[0]
+    assert bent.weights[0] < usual.weights[0] / 2
+    # What noise explains changes nothing.
+    loud = before._replace(information=4 * before.information, information_sd=1e3)
+    assert pooled(loud).curvature[0] == pytest.approx(usual.curvature[0])
 
 
 def test_rounds_that_asked_far_away_count_less(truth):
