@@ -134,7 +134,8 @@ def ledger(report: Statement) -> str:
     left = "not stated" if report.ledger_left is None else rounded_down(report.ledger_left)
     fails, holds = (" where that fails", " where it holds") if conditions else ("", "")
     # A user of two budgets expects charged and left to add up.
-    return f"{said}; {spent} charged{fails}, ε = {left} left{holds}, as ε do not add up ({where})"
+    sums = "charges together cost at most the sum of their ε"
+    return f"{said}; {spent} charged{fails}, ε = {left} left{holds}: {sums} ({where})"
 
 
 def text(report: Statement) -> str:

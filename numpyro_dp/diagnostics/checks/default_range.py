@@ -13,6 +13,7 @@ from jax import random
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
+from numpyro_dp._quick_compile import lightly_jitted
 from numpyro_dp.diagnostics.checks.question import Draws
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.outcome import log_likelihoods, observed_of, outcome_of
@@ -25,6 +26,7 @@ _SURPRISE = 3.0
 _DRAWS, _RECORDS = 64, 64
 # For inputs elsewhere than the made-up ones: a density twice as high, or half.
 _MARGIN = math.log(2)
+_RAREST = 0.002
 
 
 def log_predictive_density(
@@ -40,7 +42,8 @@ def default_range(model: PrivateModel, draws: Draws) -> tuple[float, float]:
 
     For an outcome of K classes -log K - 3 and 0. Else the least and the largest of 4,096 made-up
     records, at inputs between 0.1 and 0.9 and outcomes drawn at 64 of the draws, and log 2 more at
-    either end; up to 0 where all outcomes are discrete.
+    either end. Where all outcomes are discrete up to 0, and down to what one in 500 is below: the
+    rarest counts would make it twice as wide, and its noise with it.
 
     :raises UnsupportedModelError: what is observed cannot be simulated.
     """
@@ -56,13 +59,14 @@ def default_range(model: PrivateModel, draws: Draws) -> tuple[float, float]:
         )
     inputs = model.dummy_records(random.key(0), _RECORDS)
     found = np.asarray(_simulated(model, picked(draws, evenly(draws, _DRAWS)), inputs))
-    low, high = float(found.min()), float(found.max())
+    discrete = observed_of(model).discrete
+    low, high = float(np.quantile(found, _RAREST if discrete else 0)), float(found.max())
     if not math.isfinite(low + high):
         raise UnsupportedModelError(
             "log densities of made-up records are not finite: give bounds=(low, high), between "
             "which log densities of a record are kept"
         )
-    return low - _MARGIN, 0.0 if observed_of(model).discrete else high + _MARGIN
+    return low - _MARGIN, 0.0 if discrete else high + _MARGIN
 
 
 def evenly(draws: Draws, count: int) -> Int[Array, " count"]:
@@ -80,7 +84,7 @@ def picked(draws: Draws, numbers: Int[Array, " count"]) -> Draws:
     return {name: values[numbers] for name, values in draws.items()}
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(lightly_jitted, static_argnums=0)
 def _simulated(
     model: PrivateModel, draws: Draws, inputs: list[Array]
 ) -> Float[Array, "draws records"]:

@@ -131,8 +131,9 @@ def private_log_predictive_density(
     :param noise_multiplier: standard deviation of the noise over the norm of a record's vector.
     :param bounds: least and largest log density of a record in nats, public numbers. By default
         [-log K - 3, 0] for an outcome of K classes, else the range of 4,096 records made up from
-        the model at the draws (inputs between 0.1 and 0.9) and log 2 more at either end; up to 0
-        for counts. Give them where real inputs are elsewhere: the share of cut records tells.
+        the model at the draws (inputs between 0.1 and 0.9) and log 2 more at either end; of counts
+        up to 0, and without the lowest of 500. Give them where real inputs are elsewhere: the share
+        of cut records tells.
     :param accountant: the ledger that must agree; without one the report stands alone.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
         observations; ``"auto"`` takes each row for one, where no plate does.

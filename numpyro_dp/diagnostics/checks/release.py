@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from numpyro_dp import _validate
 from numpyro_dp._arrays import unplaced
+from numpyro_dp._quick_compile import lightly_jitted
 from numpyro_dp.accounting import Accountant, Budget, PrivacyReport
 from numpyro_dp.diagnostics.checks.question import Draws, Question, require_resolved
 from numpyro_dp.errors import UnsupportedModelError
@@ -199,7 +200,7 @@ def _planned(
     return mechanism
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(lightly_jitted, static_argnums=(0, 1, 2))
 def _summed(
     mechanism: PrivateSum,
     judged: _Judged,
