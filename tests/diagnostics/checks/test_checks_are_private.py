@@ -195,9 +195,11 @@ def test_half_the_noise_would_be_caught(monkeypatch):
         return (noisy + exact) / 2
 
     monkeypatch.setattr(PrivateSum, "release", halved)
-    release._summed.clear_cache()
+    # A program of its own: the other one was traced with all of the noise.
+    summed = release._summed.__wrapped__
+    anew = jax.jit(lambda *given: summed(*given), static_argnums=(0, 1, 2))
+    monkeypatch.setattr(release, "_summed", anew)
     off = noise_of_counts() - 1
-    release._summed.clear_cache()
     assert abs(off) > 5 / math.sqrt(1600)
 
 
