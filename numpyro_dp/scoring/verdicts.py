@@ -300,10 +300,14 @@ class Located(NamedTuple):
                 "Merge them, or give more privacy budget or records"
             )
         if drowned.any():
+            # As above.
+            alone = any("[" not in names[k] for k in np.flatnonzero(drowned))
+            skewed = "; that of a dispersion may be off instead" if alone else ""
             found.append(
                 f"{WIDE}: privacy noise doubles intervals: those of {_counted(names, drowned)} are "
-                "twice as wide as NUTS's on the records would be, or wider. Take fewer coordinates "
-                "(merge small groups and rare categories), or give more privacy budget or records"
+                f"twice as wide as NUTS's on the records would be, or wider{skewed}. Take fewer "
+                "coordinates (merge small groups and rare categories), or give more privacy budget "
+                "or records"
             )
         return tuple(found)
 
