@@ -41,7 +41,7 @@ class Diagnostics(NamedTuple):
       the truth may lie far out in the prior.
     - **tail**: share of the records that are three times as far out as the model's outcomes are on
       average, by the size of their scores, less the share that it expects; about 0 where the model
-      fits, and above .006 and 3 times **tail_sd** it does not: a wrong family, or a few far
+      fits, and above .006 and 2.5 times **tail_sd** it does not: a wrong family, or a few far
       outcomes, as typing errors are. **tail_sd**: its noise, and that of drawing records.
     - **disagreement**: χ² of the rounds over its degrees of freedom; about 1, too much above 1.5
       and what chance allows, and above 2.2 beyond repair.

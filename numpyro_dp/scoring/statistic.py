@@ -256,8 +256,11 @@ def _share_within(bound: Array, matrix: Array) -> Array:
 def _far_out(size: Array, sizes: Array, weights: Array, rounding: Array) -> Array:
     """Whether an outcome is far out, less how often the model's are, by the size of its score.
 
-    Whatever the sizes are, the mean under ``weights`` is zero.
+    Whatever the sizes are, the mean under ``weights`` is zero. Of two outcomes the rarer is no
+    farther out than it is rare: that says where the mean lies, and nothing of tails.
     """
+    if len(weights) == 2:
+        return jnp.zeros_like(size)
     far = FAR * (weights @ sizes) + rounding
     often = weights @ (sizes > far).astype(sizes.dtype)
     counted = jnp.minimum(1, _MOST_FAR / jnp.maximum(often, _TINY))

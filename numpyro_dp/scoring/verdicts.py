@@ -18,9 +18,9 @@ from numpyro_dp.scoring.statistic import FAR
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
 _DISAGREEMENT, TRAVEL, _MISFIT = 1.5, 3.0, 1.5
-# More records far out than the model expects are named where noise explains no more than one in a
-# thousand releases, and where they are so large a share that scales and rates show it.
-_SURE, _STRAYS = 3.0, 0.006
+# More records far out than the model expects are named where noise explains no more than one in
+# some hundred releases, and where they are so large a share that scales and rates show it.
+_SURE, _STRAYS = 2.5, 0.006
 # No widening mends rounds that disagree by more than this, as those between several modes do: of
 # amounts under a normal they disagreed by 3.3 to 5.7 and put its scale some twenty of its own sds
 # off, and by 2.3 another's amounts, of models that fit by 1.6 at most and once by 2.0 (two hundred
@@ -250,7 +250,10 @@ class Located(NamedTuple):
         most = float(np.max(self.resolved, where=heard, initial=0.0))
         if not weak and most >= _MUCH:
             return ()
-        rank = rank or (WIDE if self.misfit_sd <= _SIZES else DO_NOT_USE)
+        # Of rare outcomes few scores vary; where most coordinates were heard some round was near.
+        much = np.count_nonzero(heard & (self.resolved >= _MUCH))
+        near = self.misfit_sd <= _SIZES or 2 * much > np.count_nonzero(heard)
+        rank = rank or (WIDE if near else DO_NOT_USE)
         if not weak:
             return (
                 f"{rank}: little was told: at most {most:.0%} of the prior's variance of any "

@@ -574,8 +574,8 @@ def test_intervals_cover_as_they_say(model, generate, epsilon):
 def test_counts_that_vary_more_than_poisson_are_named(spread, named):
     """Variance over mean is about 2, and scores clipped tightly vary 1.2 times as much.
 
-    What is far out stands about 7 of its sds above zero there, and 3 are asked for: a false alarm
-    in some 1,000 runs of what fits, and 1 in 30,000 of what does not.
+    What is far out stands about 7 of its sds above zero there, and 2.5 are asked for: a false alarm
+    in some hundred runs of what fits, and one in 100,000 of what does not.
     """
     rng = np.random.default_rng(5)
     x = rng.uniform(-1, 1, 3_000).astype(np.float32)

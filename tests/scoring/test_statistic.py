@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
 
 from numpyro_dp.model.private_model import private_model
 from numpyro_dp.scoring.statistic import (
@@ -113,7 +114,6 @@ def test_listed_scores_have_mean_zero_and_the_models_information(whitening):
     law = np.array([1 - chance, chance])
     joined = jax.jit(lambda y: joint(found, position, x, y))
     scores, informations, squares, tails = zip(*(parts(joined(y)) for y in (0, 1)), strict=True)
-    # Neither outcome is three times as far out as they are on average.
     np.testing.assert_allclose(tails, 0, atol=1e-6)
     np.testing.assert_allclose(law @ np.stack(scores), 0, atol=2e-6)
     # Nothing of the outcome is in what the model expects of it.
@@ -125,12 +125,25 @@ def test_listed_scores_have_mean_zero_and_the_models_information(whitening):
         np.testing.assert_allclose(informations[0] * 1e6, exact, rtol=1e-4, atol=1e-8)
 
 
-@pytest.mark.parametrize(("chance", "far"), [(0.01, 1.0), (0.05, 1.0), (0.1, 10 / 17), (0.2, 0.0)])
-def test_a_rare_outcome_is_far_out_and_a_commoner_one_counts_less(chance, far):
-    found, x = statistic(logistic), np.array([1.0, 0.4, -0.8])
+def binomial(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([DIM]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Binomial(2, logits=x @ w), obs=y)
+
+
+@pytest.mark.parametrize("chance", [0.005, 0.02, 0.05, 0.4])
+def test_a_rare_outcome_is_far_out_and_a_commoner_one_counts_less(chance):
+    found, x = statistic(binomial), np.array([1.0, 0.4, -0.8])
     position = at(u=(math.log(chance / (1 - chance)), 0, 0))
-    tails = [parts(joint(found, position, x, y))[3] for y in (0, 1)]
-    np.testing.assert_allclose(tails, [-far * chance, far * (1 - chance)], rtol=1e-5, atol=1e-6)
+    law = stats.binom(2, chance).pmf([0, 1, 2])
+    sizes = np.abs(np.arange(3) - 2 * chance)
+    far = sizes > 3 * law @ sizes
+    counted = min(1, 1 / 17 / max(law @ far, 1e-9))
+    tails = [parts(joint(found, position, x, y))[3] for y in range(3)]
+    np.testing.assert_allclose(tails, counted * (far - law @ far), rtol=1e-5, atol=1e-6)
+    # Of two outcomes it says nothing, however rare one is.
+    found = statistic(logistic)
+    assert [parts(joint(found, position, x, y))[3] for y in (0, 1)] == [0, 0]
 
 
 @pytest.mark.parametrize(
