@@ -83,6 +83,11 @@ class RecordStatistic:
         return int(terms[0])
 
     @property
+    def has_tails(self) -> bool:
+        """Whether an outcome can be far out: the rarer of two only says where their mean lies."""
+        return self.draws or self.num_outcomes > 2
+
+    @property
     def numbers(self) -> int:
         """Numbers that a record adds to a round."""
         return self.dim + self.dim * (self.dim + 1) // 2 + 3
@@ -113,7 +118,9 @@ class RecordStatistic:
         information = information * _share_within(at.bound, information)
         gap = own - shift
         rounding = _ALIKE * jnp.sqrt(jnp.max(jnp.sum(scores * scores, axis=1)))
-        tail = _far_out(jnp.sqrt(jnp.sum(gap * gap) + _TINY), norms, weights, rounding)
+        tail = jnp.zeros(())
+        if self.has_tails:
+            tail = _far_out(jnp.sqrt(jnp.sum(gap * gap) + _TINY), norms, weights, rounding)
         gap = gap * lax.rsqrt(jnp.maximum(jnp.sum(gap * gap), 1)) - left
         score = factor * shrunk * gap
         expected = (factor * shrunk) ** 2 * jnp.sum(
@@ -256,11 +263,8 @@ def _share_within(bound: Array, matrix: Array) -> Array:
 def _far_out(size: Array, sizes: Array, weights: Array, rounding: Array) -> Array:
     """Whether an outcome is far out, less how often the model's are, by the size of its score.
 
-    Whatever the sizes are, the mean under ``weights`` is zero. Of two outcomes the rarer is no
-    farther out than it is rare: that says where the mean lies, and nothing of tails.
+    Whatever the sizes are, the mean under ``weights`` is zero.
     """
-    if len(weights) == 2:
-        return jnp.zeros_like(size)
     far = FAR * (weights @ sizes) + rounding
     often = weights @ (sizes > far).astype(sizes.dtype)
     counted = jnp.minimum(1, _MOST_FAR / jnp.maximum(often, _TINY))

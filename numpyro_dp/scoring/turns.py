@@ -80,7 +80,9 @@ def rounds_in_turn(bound: BoundRelease) -> Generator[Ask, np.ndarray, list[Round
     rounds: list[Round] = []
     for step, share in enumerate(shares):
         released = yield Ask(1, settings, step)
-        rounds.append(_read(settings, released, noise[step], share))
+        found = _read(settings, released, noise[step], share)
+        # What no record adds to is noise alone.
+        rounds.append(found if bound.statistic.has_tails else found._replace(tail=0.0))
         if step + 1 < len(shares):
             settings = next_settings(rounds, prior, bound.forecast.num_records, signal, shares)
     return rounds

@@ -658,6 +658,8 @@ def test_a_rare_outcome_does_not_move_its_intercept(seed):
     # NUTS on these records: -3.97, and a tenth wide.
     sd = math.sqrt(found.located.covariance[0, 0])
     assert abs(found.located.mean[0] - -3.97) <= 3.5 * sd
+    # Of two classes there is no tail, and its noise is none either.
+    assert found.diagnostics.tail == 0
     assert not any("disagree" in said for said in found.diagnostics.verdicts)
 
 
