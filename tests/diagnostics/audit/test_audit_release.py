@@ -55,9 +55,10 @@ def test_a_release_is_attacked_and_reported_at_its_budget():
 
 @pytest.mark.slow
 def test_the_bound_nears_the_reported_epsilon_and_stays_below():
+    """Of two classes no record has a tail: the loudest uses .94 of the squared bound."""
     result = attack(num_chains=40_000)
     assert not result.refutes
-    assert result.epsilon_lower >= 0.4 * result.epsilon_reported
+    assert result.epsilon_lower >= 0.35 * result.epsilon_reported
 
 
 @pytest.mark.slow
