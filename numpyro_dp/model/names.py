@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from numpyro.primitives import Messenger
 
 
@@ -28,6 +29,15 @@ def parameter_names(
         elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
             names.append(key)
     return names
+
+
+def coordinates_of(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """What each number of these sites is called, such as ``w[2]``, site by site."""
+    return [
+        f"{site}[{','.join(map(str, at))}]" if at else site
+        for site, shape in shapes.items()
+        for at in np.ndindex(*shape)
+    ]
 
 
 def path_name(path: tuple[Any, ...], names: list[str]) -> str:

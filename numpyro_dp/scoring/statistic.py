@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from numpyro_dp.execution.keys import of_default_kind
 from numpyro_dp.mechanisms.centred import centre, centred_clip
 from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
+from numpyro_dp.model.names import coordinates_of
 from numpyro_dp.model.private_model import PrivateModel
 
 # Shares of the squared bound on a record: of its score, its information, both its squares, and
@@ -234,12 +235,8 @@ def unravelled(model: PrivateModel, u: Any) -> dict[str, Array]:
 
 def coordinate_names(model: PrivateModel) -> list[str]:
     """What each number of that row is called, such as ``w[2]``."""
-    names = []
-    for site in sorted(model.structure.latents):
-        shape = model.structure.latents[site].shape
-        places = [",".join(map(str, at)) for at in np.ndindex(*shape)]
-        names += [f"{site}[{at}]" if at else site for at in places]
-    return names
+    latents = sorted(model.structure.latents.items())
+    return coordinates_of({site: each.shape for site, each in latents})
 
 
 def packed(matrix: Float[Array, "dim dim"]) -> Float[Array, " packed"]:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from numpyro_dp.diagnostics.coverage.ranks import Shown, drawn_levels, drawn_ranks
 from numpyro_dp.diagnostics.inference_data import assembled, dataset_of
 from numpyro_dp.diagnostics.plots import axes_or_new
+from numpyro_dp.model.names import coordinates_of
 from numpyro_dp.scoring.verdicts import DO_NOT_USE, RANKS, beginning
 
 if TYPE_CHECKING:
@@ -22,10 +24,9 @@ if TYPE_CHECKING:
 
 # Draws that a rank is taken among: spread over the chain, so that they are nearly independent.
 _RANKED = 99
-_BINS, _WIDTH = 10, 98
+_WIDTH = 98
 # What of a verdict's beginning differs from data set to data set.
 _NUMBER = re.compile(r"\d+(\.\d+)?")
-_CENTRAL = np.linspace(0, 1, 101)
 # Of a data set: something without a rank was said, or nothing at all.
 _OTHER, _NOTHING = "other notes", "no note"
 # Standard errors that a rate may be off by chance; of the worst of several sites; and how much of
@@ -252,11 +253,7 @@ class CoverageResult:
         refused = [k for k, said in enumerate(self.fitted.verdicts) if _worst(said) == DO_NOT_USE]
         low, middle, high = np.quantile(self.truths, [0.25, 0.5, 0.75], axis=0)
         away = np.abs(self.truths - middle) / np.maximum(high - low, 1e-12)
-        names = [
-            f"{site}[{','.join(map(str, at))}]" if at else site
-            for site, shape in self.shapes.items()
-            for at in np.ndindex(*shape)
-        ]
+        names = coordinates_of(self.shapes)
         lines = []
         for k in refused[:_SHOWN]:
             farthest = np.argsort(-away[k], kind="stable")[:2]
@@ -346,9 +343,15 @@ class CoverageResult:
         if kind not in ("rank", "level"):
             raise ValueError(f'kind is "rank" or "level", got {kind!r}')
         ax = axes_or_new(ax)
-        (_ranks if kind == "rank" else _levels)(ax, self)
+        (drawn_ranks if kind == "rank" else drawn_levels)(ax, self._shown())
         ax.legend(loc="lower right")
         return ax
+
+    def _shown(self) -> list[Shown]:
+        shown = [Shown(self.method, self.fitted.rank, "C0")]
+        if self.reference is not None:
+            shown.append(Shown(self.reference_name, self.reference.rank, "C1"))
+        return shown
 
     def to_inference_data(self) -> Any:
         """For ArviZ: the truths as ``prior``, and their ranks as ``prior_sbc``, one draw a set.
@@ -386,34 +389,3 @@ def _kept(fitted: Posteriors, truths: Table) -> tuple[np.ndarray, Table, Table]:
 
 def _with_error(value: float, error: float, sign: str = "") -> str:
     return f"{value:{sign}.3f} ± {error:.3f}"
-
-
-def _shown(result: CoverageResult) -> list[tuple[str, Posteriors, str]]:
-    shown = [(result.method, result.fitted, "C0")]
-    if result.reference is not None:
-        shown.append((result.reference_name, result.reference, "C1"))
-    return shown
-
-
-def _ranks(ax: Axes, result: CoverageResult) -> None:
-    edges = np.linspace(0, 1, _BINS + 1)
-    for name, fitted, colour in _shown(result):
-        shares = np.stack([np.histogram(row, edges)[0] / len(row) for row in fitted.rank])
-        style: dict[str, Any] = {"color": colour, "label": name}
-        if colour == "C0":
-            # Coordinates of one data set hang together: its whole row varies.
-            band = 1.645 * np.sqrt(np.mean(shares.var(0)) / len(shares))
-            ax.axhspan(1 / _BINS - band, 1 / _BINS + band, color="0.9", label="by chance")
-            ax.bar(edges[:-1], shares.mean(0), width=1 / _BINS, align="edge", alpha=0.6, **style)
-        else:
-            ax.stairs(shares.mean(0), edges, **style)
-    ax.set(xlabel="rank of the truth among the draws", ylabel="share of truths", xlim=(0, 1))
-
-
-def _levels(ax: Axes, result: CoverageResult) -> None:
-    ax.plot([0, 1], [0, 1], "k--", linewidth=1)
-    for name, fitted, colour in _shown(result):
-        central = np.abs(2 * fitted.rank - 1)
-        held = [np.mean(central <= level) for level in _CENTRAL]
-        ax.plot(_CENTRAL, held, color=colour, label=name)
-    ax.set(xlabel="stated coverage", ylabel="truths held", xlim=(0, 1), ylim=(0, 1))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from numpyro_dp.diagnostics.coverage.result import CoverageResult, Posteriors, summarised
+from numpyro_dp.model.names import coordinates_of
 
 DATASETS, SHAPES = 400, {"w": (2,), "scale": ()}
 
@@ -74,6 +75,18 @@ def test_fits_are_counted_by_the_worst_that_was_said_of_them(found):
     }  # fmt: skip
     assert "do not use 1, with care 1, wide 1, other notes 1, no note 1" in str(few)
     assert "by the worst" not in str(judged())
+
+
+def test_the_truths_that_a_fit_could_not_bear_are_shown():
+    found = judged(verdicts=[(), (), ("do not use: b",), ()], datasets=20)
+    assert "it said so" not in str(judged())
+    found.truths[2] = [0.0, 50.0, -70.0]
+    (line,) = [each for each in str(found).splitlines() if "it said so" in each]
+    assert line.startswith("  it said so of data set 2, whose truths farthest out are ")
+    # The farthest of three first, and not what is like the others.
+    names = coordinates_of(SHAPES)
+    assert line.index(f"{names[2]} -70 (half of all: ") < line.index(f"{names[1]} 50 (")
+    assert f"{names[0]} 0 (" not in line
 
 
 def test_the_average_without_what_the_method_refused_itself():
