@@ -89,8 +89,9 @@ def _harmless() -> contextlib.AbstractContextManager[None]:
 
 def _bar(total: int) -> Any:
     with _harmless():
-        # Without smoothing: the rate is of all steps that count.
-        bar = tqdm.auto.tqdm(total=total, mininterval=0, smoothing=0)
+        # Without smoothing: the rate is of all steps that count. Each call is shown, however long
+        # the one before took.
+        bar = tqdm.auto.tqdm(total=total, mininterval=0, miniters=1, smoothing=0)
         # One that is disabled has neither rate nor start.
         return None if bar.disable else bar
     return None

@@ -140,12 +140,14 @@ def _without_notes(text):
 
 
 def _without_clock(text):
-    # tqdm prints elapsed time and speed in brackets; they are timing, not content.
-    return "\n".join(
+    # tqdm prints elapsed time and speed in brackets; they are timing, not content. So is what
+    # programs this process had compiled before.
+    frames = (part for line in text.splitlines() for part in line.split("\r"))
+    shown = (
         f"{part.split('|')[0]} {part.split('ε')[-1] if 'ε' in part else ''}".strip()
-        for line in text.splitlines()
-        for part in line.split("\r")
+        for part in frames
     )
+    return "\n".join(frame for frame in shown if frame != "compiling:   0%")
 
 
 def leaks(one, other):
