@@ -17,7 +17,7 @@ from numpyro_dp import _validate
 from numpyro_dp.accounting import Accountant, Budget
 from numpyro_dp.execution.account import ChargedRun
 from numpyro_dp.execution.keys import folded
-from numpyro_dp.mcmc.nuts_loop import NUTSProgram
+from numpyro_dp.mcmc.nuts_loop import NUTSProgram, begun, numbers_of
 from numpyro_dp.scoring.forecast import Forecast
 from numpyro_dp.scoring.release import LikelihoodRelease
 from numpyro_dp.scoring.released import ReleasedLikelihood
@@ -53,6 +53,7 @@ class DPNUTS(MCMCKernel):
     :param nuts: options of ``numpyro.infer.NUTS``, such as ``target_accept_prob``. Unlike there,
         ``dense_mass`` is true by default where there are at least ten draws of warmup for each
         coordinate: noise correlates what the model does not, and a step costs as much either way.
+        Without an ``inverse_mass_matrix`` warm-up begins in the covariance that was released.
     :raises ValueError: for arguments out of range, and options that NUTS does not have.
 
     **Privacy.** All of it is that of :class:`~numpyro_dp.LikelihoodRelease`: noisy sums over all
@@ -177,7 +178,8 @@ class DPNUTS(MCMCKernel):
         model = released.model
         if self.reparam is not None:
             model = handlers.reparam(model, config=self.reparam)
-        return numpyro.infer.NUTS(model, **self._options(released, num_warmup))
+        covariance = numbers_of(released).covariance
+        return begun(model, self._options(released, num_warmup), self.reparam, covariance)
 
     def program(self, released: ReleasedLikelihood, num_warmup: int) -> NUTSProgram:
         """The same, of which what was released is an argument."""

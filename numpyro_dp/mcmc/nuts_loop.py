@@ -34,12 +34,20 @@ from numpyro_dp.scoring.released import ReleasedLikelihood, ReleasedModel
 
 
 class Numbers(NamedTuple):
-    """What a released likelihood holds, as arrays: ``design`` (n, dim), ``response`` (n,)."""
+    """What a released likelihood holds, as arrays.
+
+    :param design: (n, dim).
+    :param response: (n,).
+    :param covariance: of the latents' posterior, (dim, dim).
+    """
 
     design: Any
     response: Any
+    covariance: Any
 
 
+# How far apart coordinates are held at least in the first metric.
+_APART = 1e-3
 # Of these NumPyro reads nothing but their attributes.
 _PLAIN_REPARAMS = (CircularReparam, LocScaleReparam, ProjectedNormalReparam, TransformReparam)
 
@@ -160,7 +168,7 @@ class NUTSProgram:
     def constrained(self, z: Any) -> dict[str, Any]:
         """Sites at an unconstrained position; none of them depends on the released numbers."""
         nothing = jnp.zeros((1, len(ravel_pytree(z)[0])))
-        model = self._model(Numbers(nothing, nothing[:, 0]))
+        model = self._model(Numbers(nothing, nothing[:, 0], None))
         return constrain_fn(_seeded(model), (), {}, z, return_deterministic=True)
 
     @property
@@ -188,11 +196,32 @@ def _seeded(model: Any) -> Any:
 def numbers_of(released: ReleasedLikelihood) -> Numbers:
     """The released numbers in the precision that chains compute in."""
     at = released.located
-    return Numbers(*(jnp.asarray(x, jnp.result_type(float)) for x in (at.design, at.response)))
+    variance = np.diag(np.diag(at.covariance))
+    # In float32 a matrix of coordinates that hang together closely has no root.
+    covariance = at.covariance + _APART * (variance - at.covariance)
+    numbers = at.design, at.response, covariance
+    return Numbers(*(jnp.asarray(x, jnp.result_type(float)) for x in numbers))
+
+
+def begun(
+    model: Any, options: Mapping[str, Any], reparam: Any, covariance: Any
+) -> numpyro.infer.NUTS:
+    """NumPyro's NUTS, whose warm-up begins in the metric that the release tells.
+
+    From the unit metric its first trajectories have hundreds of steps where scales differ.
+
+    :param covariance: of the unconstrained latents, (dim, dim).
+    """
+    dense = options.get("dense_mass", False)
+    if reparam is None and isinstance(dense, bool) and options.get("inverse_mass_matrix") is None:
+        metric = covariance if dense else covariance.diagonal()
+        options = {**options, "inverse_mass_matrix": metric}
+    return numpyro.infer.NUTS(model, **options)
 
 
 def _first(program: NUTSProgram, rng_key: Any, init_params: Any, numbers: Numbers) -> Any:
-    sampler = numpyro.infer.NUTS(program._model(numbers), **program._options)
+    given = program._options, program.reparam, numbers.covariance
+    sampler = begun(program._model(numbers), *given)
     return sampler.init(rng_key, program.num_warmup, init_params, model_args=(), model_kwargs={})
 
 

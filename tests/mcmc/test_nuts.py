@@ -335,11 +335,9 @@ def test_chains_are_those_of_numpyros_own_driver(ran, method, dense):
     chains = min(2, jax.local_device_count()) if method == "parallel" else 2
     nuts = {"dense_mass": dense, "step_size": 0.3, "init_strategy": init_to_median}
     options = {"num_warmup": 6, "num_samples": 6, "num_chains": chains, "progress_bar": False}
-    theirs = numpyro.infer.MCMC(
-        numpyro.infer.NUTS(released.model, **nuts), chain_method="vectorized", **options
-    )
-    theirs.run(jax.random.key(3), extra_fields=("num_steps", "energy"))
     mine = kernel(**nuts)
+    theirs = numpyro.infer.MCMC(mine.sampler(released, 6), chain_method="vectorized", **options)
+    theirs.run(jax.random.key(3), extra_fields=("num_steps", "energy"))
     ours = ndp.MCMC(mine, chain_method=method, **options)
     ours._release.released, ours._release._kernel = released, mine
     ours.run(jax.random.key(3), extra_fields=("num_steps", "energy"))
