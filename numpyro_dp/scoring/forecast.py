@@ -25,7 +25,7 @@ _PLAIN = 20.0
 _CLEAR, _LOOSE = 8.0, 2.3
 _ALONE = (
     "That follows from the numbers of records and coordinates and from ε alone, not from this "
-    "model or its priors, which ndp.coverage tries"
+    "model or its priors, which ndp.coverage tries; of a rare outcome cases count for records"
 )
 # Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
 _ROUNDS = ((100.0, 14), (5.0, 12), (0.0, 8))

@@ -88,14 +88,15 @@ class CalibrationCurve:
 
     def __str__(self) -> str:
         lines = [f"calibration of {self.event} ({self.num_records:,} records)"]
-        lines.append(f"  {'predicted':13}{'observed':17}{'records':>14}")
-        rows = zip(self.observed, self.standard_error, self.count, strict=True)
-        for (low, high), (seen, error, count) in zip(pairwise(self.edges), rows, strict=True):
-            shown = "too few to tell" if np.isnan(seen) else f"{seen:.3f} ± {error:.3f}"
+        lines.append(f"  {'predicted':13}{'observed less predicted':25}{'records':>14}")
+        # Not the sum with the middle of the bin: predictions need not lie there.
+        rows = zip(self.observed - self.predicted, self.standard_error, self.count, strict=True)
+        for (low, high), (apart, error, count) in zip(pairwise(self.edges), rows, strict=True):
+            shown = "too few to tell" if np.isnan(apart) else f"{apart:+.3f} ± {error:.3f}"
             records = f"{max(count, 0):,.0f} ± {self.count_noise_sd:.2g}"
-            lines.append(f"  {f'{low:.2f} to {high:.2f}':13}{shown:17}{records:>14}")
+            lines.append(f"  {f'{low:.2f} to {high:.2f}':13}{shown:25}{records:>14}")
         told = "no bin tells" if np.isnan(self.p_value) else f"p = {self.p_value:.2g}"
-        lines.append(f"  a calibrated model deviates as far with {told}")
+        lines.append(f"  a calibrated model deviates as far with {told}; small: it is off")
         return "\n".join([*lines, f"  {cost(self.privacy)}"])
 
     def plot(self, ax: Axes | None = None) -> Axes:

@@ -81,6 +81,7 @@ class PredictiveCheck:
                 f"  {name:{width}}{found.observed:11.4g}{found.expected:11.4g}{apart:>23}"
                 f"{found.p_value:7.3f}"
             )
+        lines.append("  p near 0 or 1: the model is off; else these records do not show it")
         return "\n".join([*lines, f"  {cost(self.privacy)}"])
 
     def plot(self, ax: Axes | None = None) -> Axes:
