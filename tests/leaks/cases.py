@@ -223,7 +223,7 @@ CASES = {
     "RecordSource": Case(_stored, _FEWER),
     **{f"VIPS {name}": _vips(name) for name in GUIDES},
 }
-_QUICK = ("PrivateCentre", "count_missing")
+_QUICK = ("count_missing",)
 NAMES = [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in CASES]
 # What VIPS shows of two others' data is compared in tests/svi/vips/test_vips_surfaces.py.
 WITH_NEIGHBOURS = [each for each in NAMES if CASES[each.values[0]].nothing is not None]
