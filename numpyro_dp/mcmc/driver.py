@@ -218,9 +218,9 @@ class MCMC(numpyro.infer.MCMC):
         self._described = Described(released.facts, 1, judged=True)
         if init_params is not None:
             self._given[GIVEN_START] = None
-        settled = released, int(self.num_warmup)
-        with self._sampling(kernel.sampler(*settled), kernel.program(*settled)):
+        with self._sampling(*kernel.chains(released, int(self.num_warmup))):
             super().run(rng_key, extra_fields=extra_fields, init_params=init_params)
+        self._described = self._described.mixed(self._states)
 
     def _charge_and_run(
         self, charged: ChargedRun, rng_key, args, kwargs, init_params, extra_fields

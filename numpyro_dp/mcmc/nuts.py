@@ -53,7 +53,9 @@ class DPNUTS(MCMCKernel):
     :param nuts: options of ``numpyro.infer.NUTS``, such as ``target_accept_prob``. Unlike there,
         ``dense_mass`` is true by default where there are at least ten draws of warmup for each
         coordinate: noise correlates what the model does not, and a step costs as much either way.
-        Without an ``inverse_mass_matrix`` warm-up begins in the covariance that was released.
+        Without an ``inverse_mass_matrix`` warm-up begins in the covariance that was released, and
+        without an ``init_strategy`` at draws of the released normal approximation; with a
+        reparametrised model, where NumPyro begins.
     :raises ValueError: for arguments out of range, and options that NUTS does not have.
 
     **Privacy.** All of it is that of :class:`~numpyro_dp.LikelihoodRelease`: noisy sums over all
@@ -185,6 +187,12 @@ class DPNUTS(MCMCKernel):
         """The same, of which what was released is an argument."""
         options = self._options(released, num_warmup)
         return NUTSProgram.of(released.private_model, self.reparam, options, num_warmup)
+
+    def chains(
+        self, released: ReleasedLikelihood, num_warmup: int
+    ) -> tuple[numpyro.infer.NUTS, NUTSProgram]:
+        """Both of the above."""
+        return self.sampler(released, num_warmup), self.program(released, num_warmup)
 
     def _options(self, released: ReleasedLikelihood, num_warmup: int) -> dict[str, Any]:
         enough = num_warmup >= _DRAWS_A_COORDINATE * len(released.located.mean)

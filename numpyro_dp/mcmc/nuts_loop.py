@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.infer
-from jax import random
+from jax import dtypes, random
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 from numpyro.infer.reparam import (
@@ -31,6 +31,7 @@ from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.mcmc.kernel import is_batched
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.released import ReleasedLikelihood, ReleasedModel
+from numpyro_dp.scoring.statistic import unravelled
 
 
 class Numbers(NamedTuple):
@@ -38,14 +39,19 @@ class Numbers(NamedTuple):
 
     :param design: (n, dim).
     :param response: (n,).
-    :param covariance: of the latents' posterior, (dim, dim).
+    :param mean: of the unconstrained latents, (dim,).
+    :param covariance: of them, (dim, dim); **root**: its lower triangular root.
     """
 
     design: Any
     response: Any
+    mean: Any
     covariance: Any
+    root: Any
 
 
+# Folded into a chain's key for its start.
+_START = 0x53544152
 # How far apart coordinates are held at least in the first metric.
 _APART = 1e-3
 # Of these NumPyro reads nothing but their attributes.
@@ -168,7 +174,7 @@ class NUTSProgram:
     def constrained(self, z: Any) -> dict[str, Any]:
         """Sites at an unconstrained position; none of them depends on the released numbers."""
         nothing = jnp.zeros((1, len(ravel_pytree(z)[0])))
-        model = self._model(Numbers(nothing, nothing[:, 0], None))
+        model = self._model(Numbers(nothing, nothing[:, 0], None, None, None))
         return constrain_fn(_seeded(model), (), {}, z, return_deterministic=True)
 
     @property
@@ -199,7 +205,7 @@ def numbers_of(released: ReleasedLikelihood) -> Numbers:
     variance = np.diag(np.diag(at.covariance))
     # In float32 a matrix of coordinates that hang together closely has no root.
     covariance = at.covariance + _APART * (variance - at.covariance)
-    numbers = at.design, at.response, covariance
+    numbers = at.design, at.response, at.mean, covariance, np.linalg.cholesky(covariance)
     return Numbers(*(jnp.asarray(x, jnp.result_type(float)) for x in numbers))
 
 
@@ -220,9 +226,26 @@ def begun(
 
 
 def _first(program: NUTSProgram, rng_key: Any, init_params: Any, numbers: Numbers) -> Any:
-    given = program._options, program.reparam, numbers.covariance
-    sampler = begun(program._model(numbers), *given)
+    options = program._options
+    sampler = begun(program._model(numbers), options, program.reparam, numbers.covariance)
+    if init_params is None and program.reparam is None and "init_strategy" not in options:
+        init_params = _starts(program.private_model, rng_key, numbers)
     return sampler.init(rng_key, program.num_warmup, init_params, model_args=(), model_kwargs={})
+
+
+def _starts(model: PrivateModel, rng_key: Any, numbers: Numbers) -> dict[str, Any]:
+    """A draw of the released normal approximation for each key.
+
+    NumPyro's start, uniform within two of zero, is hundreds of standard deviations away where a
+    model is in natural units. What warm-up learns on the way from there freezes the chains.
+    """
+
+    def start(key: Any) -> dict[str, Any]:
+        away = random.normal(random.fold_in(key, _START), numbers.mean.shape, numbers.mean.dtype)
+        return unravelled(model, numbers.mean + numbers.root @ away)
+
+    batched = jnp.ndim(rng_key) > (0 if jnp.issubdtype(rng_key.dtype, dtypes.prng_key) else 1)
+    return (jax.vmap(start) if batched else start)(rng_key)
 
 
 _init = quickly_jitted(_first, static_argnums=0)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TextIO
 from numpyro_dp.accounting.report import short
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.mcmc.kernel import BoundKernel
+from numpyro_dp.mcmc.mixing import unmixed_notes
 from numpyro_dp.mcmc.sgmcmc.integrator import Note, in_one_line
 from numpyro_dp.mcmc.sgmcmc.relaxation import drawn_notes
 
@@ -48,6 +49,10 @@ class Described(NamedTuple):
     def after(self, kernel: BoundKernel, states: Any, last: Any, thinning: int) -> Described:
         """This, with what the released draws say of the run; post-processing."""
         return self._replace(drawn=drawn_notes(kernel, states, last, thinning=thinning))
+
+    def mixed(self, states: Any) -> Described:
+        """This, with what the draws of several chains say of each other; post-processing."""
+        return self._replace(drawn=unmixed_notes(states))
 
     @property
     def told(self) -> RunFacts:

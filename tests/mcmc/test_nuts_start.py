@@ -1,0 +1,112 @@
+"""Where the chains of DPNUTS begin, and what is said of those that have not mixed."""
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import init_to_value
+
+import numpyro_dp as ndp
+from numpyro_dp.mcmc.mixing import unmixed_notes
+from numpyro_dp.mcmc.nuts_loop import numbers_of
+
+GROUPS = 30
+FIT = {"num_warmup": 400, "num_samples": 300, "num_chains": 2, "progress_bar": False}
+
+
+def points(group, y=None):
+    """Scores as schools give them, about 500."""
+    mu = numpyro.sample("mu", dist.Normal(500, 50))
+    tau = numpyro.sample("tau", dist.HalfNormal(50))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(100))
+    with numpyro.plate("schools", GROUPS):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+    with numpyro.plate("pupils", len(group)):
+        numpyro.sample("y", dist.Normal(theta[group], sigma), obs=y)
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(5)
+    sizes = np.r_[rng.integers(8, 120, 10), rng.integers(40, 500, 12), rng.integers(300, 800, 8)]
+    group = np.repeat(np.arange(GROUPS), sizes)
+    y = 505 + 35 * rng.normal(size=GROUPS)[group] + 72 * rng.normal(size=len(group))
+    return group.astype(np.int32), y.astype(np.float32)
+
+
+def fitted(data, seed=0, **nuts):
+    mcmc = ndp.MCMC(ndp.DPNUTS(points, privacy=ndp.Budget(1.0, 1e-6), **nuts), **FIT)
+    mcmc.run(jax.random.key(seed), *data, extra_fields=("num_steps",))
+    return mcmc
+
+
+def worst(mcmc):
+    found = numpyro.diagnostics.summary(mcmc.get_samples(group_by_chain=True))
+    return max(float(np.max(each["r_hat"])) for each in found.values())
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_hierarchy_in_natural_units_mixes(data, seed):
+    """From within two of zero the chains of three in four such runs stood still."""
+    mcmc = fitted(data, seed)
+    assert worst(mcmc) < 1.1
+    assert "not mixed" not in str(mcmc.privacy)
+
+
+def test_chains_begin_at_draws_of_the_released_approximation(data):
+    kernel = ndp.DPNUTS(points, privacy=ndp.Budget(1.0, 1e-6))
+    mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=1, num_chains=2, progress_bar=False)
+    mcmc.run(jax.random.key(0), *data)
+    at = mcmc.released.located
+    program = kernel.program(mcmc.released, 0)
+    numbers, keys = numbers_of(mcmc.released), jax.random.split(jax.random.key(1), 400)
+    z = program.init(keys, None, numbers).z
+    rows = np.column_stack([np.reshape(z[name], (400, -1)) for name in sorted(z)])
+    # By four standard errors of 33 means and 33 sds: one in 250 runs by chance.
+    sds = np.sqrt(np.diag(at.covariance))
+    np.testing.assert_allclose((rows.mean(0) - at.mean) / sds, 0, atol=4 / np.sqrt(400))
+    np.testing.assert_allclose(rows.std(0) / sds, 1, atol=4 / np.sqrt(800))
+    # One key, one chain; the user's own start stands.
+    assert np.shape(program.init(keys[0], None, numbers).z["theta"]) == (GROUPS,)
+    own = {name: each[0] for name, each in z.items()} | {"mu": z["mu"][0] + 9}
+    np.testing.assert_allclose(program.init(keys[0], own, numbers).z["mu"], own["mu"])
+
+
+def test_a_strategy_of_the_users_own_stands(data):
+    kernel = ndp.DPNUTS(
+        points,
+        privacy=ndp.Budget(1.0, 1e-6),
+        init_strategy=init_to_value(values={"mu": 480.0, "tau": 20.0, "sigma": 70.0}),
+    )
+    mcmc = ndp.MCMC(kernel, num_warmup=0, num_samples=1, progress_bar=False)
+    mcmc.run(jax.random.key(0), *data)
+    program = kernel.program(mcmc.released, 0)
+    start = program.init(jax.random.key(1), None, numbers_of(mcmc.released)).z
+    assert float(start["mu"]) == 480.0
+
+
+def test_chains_that_have_not_mixed_are_named_first():
+    rng = np.random.default_rng(0)
+    mixed, apart = rng.normal(size=(4, 200, 3)), rng.normal(size=(4, 200))
+    apart[1] += 3
+    notes = unmixed_notes({"z": {"a": mixed, "b": apart, "c": np.ones((4, 200))}})
+    assert len(notes) == 1
+    note = notes[0]
+    assert note.first
+    assert note.sign == "have not mixed in 'b'"
+    assert note.text.startswith("do not use: the chains have not mixed: R-hat of 'b' is ")
+    frozen = np.broadcast_to(np.arange(4.0)[:, None], (4, 200))
+    assert "R-hat of 'z' is inf" in unmixed_notes({"z": {"a": mixed, "z": frozen}})[0].text
+    # Chains that agree, too few draws, one chain, and what is no table of draws.
+    for quiet in (mixed, apart[:, :20], mixed[:1], np.ones((4, 0))):
+        assert unmixed_notes({"z": {"a": quiet}}) == ()
+    assert unmixed_notes({"z": mixed}) == ()
+
+
+def test_the_report_and_the_table_say_so(data, capsys):
+    stuck = fitted(data, step_size=1e-6, adapt_step_size=False, max_tree_depth=1)
+    assert str(stuck.privacy).split("note")[1].strip().startswith("do not use: the chains have not")
+    capsys.readouterr()
+    stuck.print_summary()
+    assert "have not mixed" in capsys.readouterr().out
