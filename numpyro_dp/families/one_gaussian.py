@@ -36,12 +36,12 @@ _MIXTURES = (dist.MixtureSameFamily, dist.MixtureGeneral)
 APART_BELOW, _MOST_OVERLAP = 0.01, 0.05
 APART = (
     "Give each component a prior centre of its own and a narrow prior about it (a quarter of the "
-    "distance to the next), and the shares one that is not flat; an ordering alone is not enough"
+    "distance to the next, as in `dist.Normal(jnp.array([-1.0, 1.0]), 0.5)`; an ordering alone is "
+    "not enough), and the shares a prior that is not flat"
 )
-_INSTEAD = (
-    "as in `dist.Normal(jnp.array([-1.0, 1.0]), 0.5)`; or use `DPFastMH` with a step size and a "
-    "bound of your own, which needs no scores"
-)
+_INSTEAD = "or use `DPFastMH` with a step size and a bound of your own, which needs no scores"
+# Pairs of positions that must all show a product.
+_PAIRS = 3
 # Nats between components below which rounds do not get away from where they begin.
 _ALIKE = 0.2
 
@@ -93,9 +93,10 @@ def untold_product(
 ) -> tuple[str, ...] | None:
     """Latents that are multiplied before a record is read, and that no records could tell apart.
 
-    Two made-up positions decide. At each of them some directions of the latents change no made-up
-    record's likelihood; where these directions are others at the other position, the likelihood is
-    constant along a curve, which no Gaussian is.
+    Pairs of made-up positions decide. At each of them some directions of the latents change no
+    made-up record's likelihood; where these directions are others at the other position, the
+    likelihood is constant along a curve, which no Gaussian is. One pair may lie where all records
+    are beyond a limit or masked, and tell of nothing else.
 
     :param middle: of the prior of the unconstrained latents in a row, shape (dim,).
     :param sd: its spread, shape (dim,).
@@ -105,14 +106,18 @@ def untold_product(
     found = sorted(map(sorted, filter(lambda s: len(s) > 1, products(model.term, names))))
     if not found or not 1 < len(sd) <= MOST or not model.layout.arrays:
         return None
-    at, elsewhere = made_up_scores(model, middle, sd)
+    curved = all(_curved(*made_up_scores(model, middle, sd, seed=seed)) for seed in range(_PAIRS))
+    return tuple(found[0]) if curved else None
+
+
+def _curved(at: np.ndarray, elsewhere: np.ndarray) -> bool:
+    """Whether scores at one position are silent along directions in which others are not."""
     if not (np.isfinite(at).all() and np.isfinite(elsewhere).all()):
-        return None
+        return False
     _, sizes, directions = np.linalg.svd(at, full_matrices=True)
     silent = directions[np.count_nonzero(sizes > NONE * sizes[0]) :]
     heard = np.linalg.norm(elsewhere @ silent.T, 2) if len(silent) else 0.0
-    curved = heard > SOME * np.linalg.norm(elsewhere, 2)
-    return tuple(found[0]) if curved else None
+    return bool(heard > SOME * np.linalg.norm(elsewhere, 2))
 
 
 def alike_components(model: PrivateModel, z: Mapping[str, Any]) -> str | None:

@@ -30,15 +30,16 @@ _FAR = (30.0, 3_000.0)
 
 
 def made_up_scores(
-    model: PrivateModel, middle: np.ndarray, sd: np.ndarray, *far: float
+    model: PrivateModel, middle: np.ndarray, sd: np.ndarray, *far: float, seed: int = 0
 ) -> tuple[np.ndarray, ...]:
     """Scores of made-up records at two positions, in units of the prior: (records, dim) each.
 
     :param middle: of the prior of the unconstrained latents in a row, shape (dim,).
     :param sd: its spread, shape (dim,).
     :param far: by what inputs that are no index are multiplied, for two further positions each.
+    :param seed: of the positions and the records.
     """
-    dim, rng = len(sd), np.random.default_rng(0)
+    dim, rng = len(sd), np.random.default_rng(seed)
     longest = max([s for each in model.structure.latents.values() for s in each.shape], default=2)
     sizes = choices(model.term, sorted(model.structure.latents)).sizes
     count = _RECORDS * dim + 60
