@@ -23,6 +23,8 @@ from numpyro.infer import init_to_sample
 
 from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.families.sites import record_sites
+from numpyro_dp.model.messages import explained
+from numpyro_dp.model.own_samples import has_own_samples, require_own_samples
 from numpyro_dp.model.private_model import PrivateModel
 
 # Truths, chosen out of so many prior draws, by the most even of so many choices. Sites of more
@@ -195,6 +197,21 @@ def redrawn(model: PrivateModel, values: Mapping[str, Any], record: list, key: A
     return drawn
 
 
+def require_outcomes_that_follow(model: PrivateModel, asker: str, instead: str) -> None:
+    """Refuse a model whose outcomes NumPyro does not draw from their density.
+
+    :param asker: who draws them; **instead**: what may be done instead.
+    :raises UnsupportedModelError: an outcome is censored.
+    """
+
+    def look(values: dict, record: list) -> None:
+        for site in observed_sites(model, values, record, random.key(0)):
+            require_own_samples(site, asker, instead)
+
+    with explained(model.plate):
+        jax.eval_shape(look, model.programs.constrained, model.layout.structs(1))
+
+
 def outcome_places(model: PrivateModel) -> dict[str, int | None]:
     """Of each observed site the record array that it is, as it is; ``None`` where it is none."""
     found: dict[str, int | None] = {}
@@ -224,7 +241,8 @@ def observed_sites(
 class Outcomes(NamedTuple):
     """What the observed sites of a record are.
 
-    - **follow**: whether each is an argument as it is, so that made-up ones follow the model.
+    - **follow**: whether each is an argument as it is and can be drawn, so that made-up ones
+      follow the model.
     - **bare_counts**: whether one is a count whose mean fixes its variance, as a Poisson's does.
       Real counts are as a rule more spread than that; nothing in such a model can tell.
     """
@@ -240,6 +258,7 @@ def outcomes(model: PrivateModel, start: dict[str, Any], inputs: list[Any]) -> O
     def look(z: dict, record: list) -> None:
         for site in observed_sites(model, model.constrain(z), record, random.key(0)):
             given = any(leaf is site["value"] for leaf in record)
+            given = given and has_own_samples(site["fn"])
             found.append((given, _is_bare_count(site["fn"])))
 
     jax.eval_shape(look, start, [leaf[:1] for leaf in inputs])

@@ -24,6 +24,7 @@ from numpyro_dp._whole_file import write_whole
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.families.one_gaussian import APART_BELOW, has_free_shares, overlap
+from numpyro_dp.model.chosen_outcomes import unlike_outcomes
 from numpyro_dp.model.data_free import read_coordinates, run_data_free
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
@@ -132,7 +133,8 @@ def verdicts_of(model: PrivateModel, at: Located) -> tuple[str, ...]:
     mixture = has_free_shares(model)
     apart = mixture and overlap(model) < APART_BELOW
     names, read = coordinate_names(model), read_coordinates(model)
-    return at.verdicts(names, read, mixture=mixture, apart=apart)
+    unlike = unlike_outcomes(model)
+    return at.verdicts(names, read, mixture=mixture, apart=apart, unlike=unlike)
 
 
 @dataclass(frozen=True, eq=False)

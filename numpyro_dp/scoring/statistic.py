@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from numpyro_dp.execution.keys import of_default_kind
 from numpyro_dp.mechanisms.centred import centre, centred_clip
-from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
+from numpyro_dp.model.guided.outcomes import SCORING, Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.names import coordinates_of
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -163,7 +163,8 @@ class RecordStatistic:
         size = jnp.sqrt(law @ jnp.sum(apart * apart, axis=1))
         bin_ = jnp.clip(jnp.floor(jnp.log2(size + 1e-30)) - FIRST_BIN, 0, BINS - 1)
         marked = (jnp.arange(BINS) == bin_).astype(scores.dtype)
-        return jnp.where(jnp.isfinite(size), marked, 0)
+        # A record that is masked tells nothing, and where most are their bin would be the fullest.
+        return jnp.where(jnp.isfinite(size) & (size > 0), marked, 0)
 
     def _expected(self, of_outcomes: Array) -> Array:
         """The part of what the model alone says: drawn outcomes come after the own."""
@@ -215,6 +216,7 @@ def record_statistic(model: PrivateModel, dim: int | None = None) -> RecordStati
         constrained,
         private_size=False,
         drawn=True,
+        asker=SCORING,
         at_once=True,
     )
     latents = model.structure.latents.values()

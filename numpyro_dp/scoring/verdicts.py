@@ -44,8 +44,9 @@ _SIZES = 0.5
 # How much harm a verdict stands for: its first words.
 DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
 _NEARER = (
-    "Give priors on the scale of the answer (within a factor of ten), centre inputs and "
-    "outcomes by public constants and divide them by others, or give more privacy budget or records"
+    "Give priors on the scale of the answer (within a factor of ten; of a scale HalfNormal, not "
+    "HalfCauchy), centre inputs and outcomes by public constants and divide them by others, or "
+    "give more privacy budget or records"
 )
 _TAILS = (
     "Amounts or counts of heavier tails than the family's are cut elsewhere in each round, so that "
@@ -163,8 +164,8 @@ class Located(NamedTuple):
             cause = "" if mixture else "the records do not fit the model, or "
             return f"{DO_NOT_USE}: {found}{cause}the likelihood has several modes. {remedy}"
         return (
-            f"{WITH_CARE}: {found}the intervals were widened by that and are not calibrated. "
-            f"{remedy}. {_NEARER}"
+            f"{WITH_CARE}: {found}the intervals were widened by that and are not calibrated; of "
+            f"right models one release in fifty says so too. {remedy}. {_NEARER}"
         )
 
     def verdicts(
@@ -174,6 +175,7 @@ class Located(NamedTuple):
         *,
         mixture: bool = False,
         apart: bool = False,
+        unlike: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """What the released numbers say against the likelihood; empty where nothing does.
 
@@ -185,6 +187,7 @@ class Located(NamedTuple):
         :param read: which of them the records' terms read; by default all.
         :param mixture: whether components may trade places.
         :param apart: whether their priors are too far apart for that.
+        :param unlike: observed sites whose mask reads another outcome, and cannot be drawn with it.
         """
         said = [
             (
@@ -198,6 +201,13 @@ class Located(NamedTuple):
                 f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, "
                 "which no number here tells: before records are spent on one, ndp.coverage tries "
                 f"it on records made up from the model. {APART}",
+            ),
+            (
+                bool(unlike),
+                f"{WITH_CARE}: whether a record is asked {_listed(unlike)} hangs on another of its "
+                "outcomes (a mask that reads it), and a clip then moves what the parts tell: the "
+                "intercept of whether there is a cost lay 3 of its own sds off. Pass each outcome "
+                "as an argument of its own that a site observes as it is",
             ),
             (
                 not self.checked,

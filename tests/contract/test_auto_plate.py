@@ -87,8 +87,8 @@ def accuracy(model, **how):
 WAYS = (sgld, fast_mh, nuts, likelihood, svi, polya_gamma, minimiser, accuracy)
 
 
-# A run of NUTS is a release of the likelihood, which is run by itself; the others take a model in the
-# same way as the minimiser does.
+# A run of NUTS is a release of the likelihood, which is run by itself; the others take a model in
+# the same way as the minimiser does.
 SLOW = (nuts, svi, polya_gamma)
 MARKED = [pytest.param(w, id=w.__name__, marks=[pytest.mark.slow] * (w in SLOW)) for w in WAYS]
 

@@ -5,6 +5,9 @@ import math
 import numpy as np
 
 from numpyro_dp.accounting.events import ComposedDpEvent
+from numpyro_dp.mcmc import mixing
+from numpyro_dp.model import own_samples
+from numpyro_dp.model.guided import outcomes
 from numpyro_dp.scoring import release, released, verdicts
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from tests.mutations.registry import mutation
@@ -60,3 +63,32 @@ def few_records_unnamed(patch):
 )
 def silent_directions_asked(patch):
     patch.setattr(release, "silent_directions", lambda model, middle, sd: np.zeros((0, len(sd))))
+
+
+@mutation(
+    "Censored outcomes are drawn as if they were not.",
+    "model/test_own_samples.py::test_a_release_of_them_is_refused_before_the_charge",
+    "DID NOT RAISE",
+    case=0,
+)
+def censored_drawn(patch):
+    patch.setattr(own_samples, "has_own_samples", lambda fn: True)
+
+
+@mutation(
+    "A mask that reads another outcome stays as it is where that one is drawn.",
+    "model/test_chosen_outcomes.py::test_outcomes_that_are_arguments_are_drawn_in_turn",
+    "Not equal to tolerance|assert",
+    fresh=True,
+)
+def masks_stay(patch):
+    patch.setattr(outcomes._OneRecord, "in_turn", lambda self, *_: self)
+
+
+@mutation(
+    "Chains that have not mixed are in no note.",
+    "mcmc/test_nuts_start.py::test_chains_that_have_not_mixed_are_named_first",
+    "assert 0 == 1",
+)
+def unmixed_unnamed(patch):
+    patch.setattr(mixing, "_APART", math.inf)

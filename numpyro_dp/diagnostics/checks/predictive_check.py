@@ -30,7 +30,7 @@ from numpyro_dp.families.outcome import (
     holds_numbers,
     outcome_of,
 )
-from numpyro_dp.families.synthetic_records import redrawn
+from numpyro_dp.families.synthetic_records import redrawn, require_outcomes_that_follow
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.records import read_arguments
 
@@ -214,6 +214,8 @@ def private_posterior_predictive_check(
 
     def ask(split: PrivateModel, draws: Draws) -> _Compared:
         outcome = outcome_of(split)
+        instead = "private_log_predictive_density takes it as it is"
+        require_outcomes_that_follow(split, payment.called, instead)
         arrays = read_arguments(model, args, kwargs)[1]
         return _Compared(
             split, outcome, chosen_statistics(split, outcome, statistics, outcome_range, arrays)

@@ -14,7 +14,11 @@ from jax import random
 from numpyro.infer import init_to_sample
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.families.synthetic_records import outcome_places, simulator
+from numpyro_dp.families.synthetic_records import (
+    outcome_places,
+    require_outcomes_that_follow,
+    simulator,
+)
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.model.records import ArrayLeaf
@@ -78,6 +82,7 @@ def simulation(
             "outcomes can be simulated where a site observes an argument as it is, such as "
             '`numpyro.sample("y", ..., obs=y)`. Compute it before the model is called'
         )
+    require_outcomes_that_follow(split, "coverage", "coverage has no other way")
     given, tree = jax.tree.flatten((args, dict(kwargs)))
     arrays = tuple(i for i, x in enumerate(split.layout.leaves) if isinstance(x, ArrayLeaf))
     outcomes = set(places.values())

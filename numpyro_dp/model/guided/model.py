@@ -26,7 +26,7 @@ from numpyro_dp.model.checks.closures import refuse_captured_arrays, require_all
 from numpyro_dp.model.data_free import FEW_ROWS, enough_rows
 from numpyro_dp.model.frozen import Frozen
 from numpyro_dp.model.guided.elbo import ModelAndGuide, TracedElbo, check_sum, trace_bound
-from numpyro_dp.model.guided.outcomes import Outcomes, Simulated, possible_outcomes
+from numpyro_dp.model.guided.outcomes import CENTRED_CLIP, Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.messages import with_causes
 from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.model.records import Layout, as_records, read_arguments
@@ -295,6 +295,7 @@ class VariationalModel(Frozen):
             {**self._bound.constrained, **self._bound.latents},
             private_size=self.private_size,
             drawn=drawn,
+            asker=CENTRED_CLIP,
         )
 
     def record_outcomes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,10 +14,12 @@ from jaxtyping import Array, Float
 from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.chosen_outcomes import chosen_outcomes
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
 from numpyro_dp.model.messages import explained
 from numpyro_dp.model.names import quoted
-from numpyro_dp.model.plates import RowRun, row_sites
+from numpyro_dp.model.own_samples import require_own_samples
+from numpyro_dp.model.plates import RowRun, Trace, row_sites
 from numpyro_dp.model.programs import require_no_closure, require_one_record, require_own_gradient
 from numpyro_dp.model.records import Layout
 from numpyro_dp.model.structure import Structure, enumeration_dim, key_struct
@@ -101,6 +104,25 @@ class _Unobserved(Messenger):
             msg["value"], msg["is_observed"] = None, False
 
 
+class Asker(NamedTuple):
+    """Who asks what else might have been observed, and what its user may take where it cannot.
+
+    - **name**: the subject of a refusal.
+    - **instead**: ends it, after "; ".
+    """
+
+    name: str
+    instead: str
+
+
+CENTRED_CLIP = Asker("clip='centred'", "use clip='plain'")
+SCORING = Asker(
+    "a release of scores",
+    "DPSVI with clip='plain' asks nothing, nor does DPSGLD with step_size, clip_norm and "
+    "noise_multiplier of your own",
+)
+
+
 class _OneRecord(NamedTuple):
     """A model about to be run on one record, with other outcomes than those observed."""
 
@@ -111,6 +133,10 @@ class _OneRecord(NamedTuple):
     sites: tuple[str, ...]
     enum_dim: int
     at_once: bool
+    asker: Asker
+    # Arrays in which outcomes are put in turn, in the order of the model; none where each is put
+    # at its site alone.
+    places: Mapping[str, int] = {}
 
     def can_be_listed(self, values: Any, arrays: list[Any]) -> bool:
         """Whether there is one outcome, a single number of few possible values."""
@@ -137,6 +163,34 @@ class _OneRecord(NamedTuple):
         found = row_sites(self.model, self.plate, self.num_records, values, arguments, None, 1)
         return found[self.sites[0]]["fn"]
 
+    def require_own_samples(self, values: Any, arrays: list[Any]) -> None:
+        """Refuse sites whose draws are not of their density."""
+        found = self._sites_of(values, arrays, random.key(0))
+        for name in self.sites:
+            require_own_samples(found[name], *self.asker)
+
+    def _sites_of(self, values: Any, arrays: list[Any], key: jax.Array) -> Trace:
+        arguments = self.layout.fill(arrays)
+        return row_sites(self.model, self.plate, self.num_records, values, arguments, key, 1)
+
+    def in_turn(self, values: Any, structs: list[Any]) -> _OneRecord:
+        """This, where masks follow the outcomes that are drawn."""
+        if len(self.sites) < 2:
+            return self
+        sites_of = partial(self._sites_of, key=random.key(0))
+        return self._replace(places=chosen_outcomes(sites_of, values, structs).places)
+
+    def _in_turn(self, values: Any, arrays: list[Any], key: jax.Array) -> list[jax.Array]:
+        # One key for the record's own latents, which all of its outcomes share.
+        latent, own = random.split(key)
+        drawn = list(arrays)
+        for k, (name, place) in enumerate(self.places.items()):
+            law = self._sites_of(values, drawn, latent)[name]["fn"]
+            outcome = law.sample(random.fold_in(own, k))
+            leaf = drawn[place]
+            drawn[place] = jnp.reshape(outcome, jnp.shape(leaf)).astype(leaf.dtype)
+        return [drawn[place] for place in self.places.values()]
+
     def draws(self, values: Any, arrays: list[Any], key: jax.Array) -> list[jax.Array]:
         """Outcomes drawn from the model at the record's inputs, a leading axis for the draws."""
         model = _Unobserved(self.model, self.sites)
@@ -150,17 +204,26 @@ class _OneRecord(NamedTuple):
             if self.at_once and len(self.sites) == 1 and not self.enum_dim:
                 # One key for all draws of a record: a sampler that loops splits it once a turn.
                 return [self._law(values, arrays).sample(key, (_DRAWS,))]
-            return jax.vmap(one)(random.split(key, _DRAWS))
+            keys = random.split(key, _DRAWS)
+            if self.places:
+                return jax.vmap(lambda key: self._in_turn(values, arrays, key))(keys)
+            return jax.vmap(one)(keys)
         except NotImplementedError as error:
             raise UnsupportedModelError(
-                f"clip='centred' draws what might have been observed at {quoted(self.sites)}, and "
-                "NumPyro cannot sample from that distribution: use clip='plain'"
+                f"{self.asker.name} draws what might have been observed at {quoted(self.sites)}, "
+                f"and NumPyro cannot sample from that distribution; {self.asker.instead}"
             ) from error
 
     def terms(self, values: Any, arrays: list[Any], outcomes: list[jax.Array]) -> jax.Array:
         """Log likelihood of the record with each outcome in turn."""
 
         def term(outcomes: list[jax.Array]) -> jax.Array:
+            if self.places:
+                shown = list(arrays)
+                for place, outcome in zip(self.places.values(), outcomes, strict=True):
+                    shown[place] = outcome
+                run = RowRun(self.model, self.plate, self.num_records, self.enum_dim)
+                return run(values, self.layout.fill(shown), random.key(0), 1)
             model = _Outcome(self.model, dict(zip(self.sites, outcomes, strict=True)))
             run = RowRun(model, self.plate, self.num_records, self.enum_dim)
             return run(values, self.layout.fill(arrays), random.key(0), 1)
@@ -184,10 +247,12 @@ class _OneRecord(NamedTuple):
                 "draws of them"
             )
         with explained(self.plate, 1):
-            outcomes = jax.eval_shape(self.draws, values, structs, key_struct())
+            jax.eval_shape(self.require_own_samples, values, structs)
+            way = self.in_turn(values, structs)
+            outcomes = jax.eval_shape(way.draws, values, structs, key_struct())
         return Simulated(
-            self._traced(self.draws, values, structs, key_struct(), differentiated=False),
-            self._traced(self.terms, values, structs, outcomes),
+            self._traced(way.draws, values, structs, key_struct(), differentiated=False),
+            self._traced(way.terms, values, structs, outcomes),
         )
 
     def listed_terms(self, values: Any, arrays: list[Any]) -> jax.Array:
@@ -218,10 +283,12 @@ def possible_outcomes(
     *,
     private_size: bool,
     drawn: bool,
+    asker: Asker,
     at_once: bool = False,
 ) -> Outcomes:
     """Trace the outcomes of one record: listed where that can be, else ``drawn`` from the model.
 
+    :param asker: for whom, which a refusal names.
     :param at_once: take all draws of a record from one key, which is quicker.
     :raises UnsupportedModelError: where the plate has no observed site, a factor or continuous
         latents of its own, where its outcomes cannot be drawn, or where they would have to be and
@@ -231,18 +298,18 @@ def possible_outcomes(
     others = structure.inside(plate, "latent", "factor")
     if others or not observed:
         raise UnsupportedModelError(
-            "clip='centred' asks the model what else might have been observed, and in plate "
+            f"{asker.name} asks the model what else might have been observed, and in plate "
             f"`{plate}` there is {quoted(others) if others else 'nothing observed'}, of which the "
-            "model alone does not say: use clip='plain'"
+            f"model alone does not say; {asker.instead}"
         )
     record = _OneRecord(
-        model, layout, plate, num_records, observed, enumeration_dim(structure), at_once
+        model, layout, plate, num_records, observed, enumeration_dim(structure), at_once, asker
     )  # fmt: skip
     outcomes = record.programs(dict(values), drawn=drawn)
     if private_size and isinstance(outcomes, Simulated):
         raise UnsupportedModelError(
             f"the outcomes of {quoted(observed)} can only be drawn, with a key from the record's "
-            "row number, which under add_remove depends on who else is there: use clip='plain', "
-            "or zero_out or replace_one"
+            "row number, which under add_remove depends on who else is there; "
+            f"{asker.instead}, or zero_out or replace_one"
         )
     return outcomes

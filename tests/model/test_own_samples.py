@@ -1,0 +1,107 @@
+"""Censored laws: NumPyro samples them as if they were not, so nobody may ask them what might be."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+
+import numpyro_dp as ndp
+
+BUDGET = ndp.Budget(1.0, 1e-5)
+KEY, QUIET = jax.random.key(0), {"progress_bar": False}
+LAWS = {
+    "right": dist.RightCensoredDistribution,
+    "left": dist.LeftCensoredDistribution,
+    "masked": lambda law, gone: dist.RightCensoredDistribution(law, gone).mask(gone < 2),
+}
+
+
+def model_of(law):
+    def model(gone, t=None):
+        scale = numpyro.sample("scale", dist.LogNormal(0, 1))
+        with numpyro.plate("N", len(gone)):
+            numpyro.sample("t", law(dist.Weibull(scale, 1.5), gone), obs=t)
+
+    return model
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    t, limit = rng.weibull(1.5, 4_000), rng.uniform(0.3, 2.0, 4_000)
+    return (t > limit).astype(np.int32), np.minimum(t, limit).astype(np.float32), limit
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_a_release_of_them_is_refused_before_the_charge(data, law):
+    accountant, (gone, t, _) = ndp.Accountant(BUDGET), data
+    model = model_of(law)
+    kernel = ndp.DPNUTS(model, privacy=BUDGET, accountant=accountant)
+    with pytest.raises(ndp.UnsupportedModelError, match="a release of scores draws"):
+        ndp.MCMC(kernel, num_warmup=10, num_samples=10, **QUIET).run(KEY, gone, t)
+    with pytest.raises(ndp.UnsupportedModelError, match="CensoredDistribution without censoring"):
+        kernel.forecast(gone, t)
+    assert accountant.entries == ()
+
+
+def test_neither_check_nor_coverage_draws_them(data):
+    (gone, t, _), model = data, model_of(LAWS["right"])
+    draws = {"scale": np.ones(10, np.float32)}
+    with pytest.raises(ndp.UnsupportedModelError, match="private_posterior_predictive_check draws"):
+        ndp.private_posterior_predictive_check(KEY, model, draws, gone, t, privacy=BUDGET)
+    sgld = partial(ndp.DPSGLD, step_size=1e-5, clip_norm=1.0, noise_multiplier=9.0)
+    with pytest.raises(ndp.UnsupportedModelError, match="coverage draws"):
+        ndp.coverage(sgld, model, gone, t, num_datasets=2)
+
+
+def test_kernels_that_draw_no_outcome_take_them(data):
+    gone, t, _ = data
+    sgld = ndp.DPSGLD(model_of(LAWS["right"]), step_size=1e-5, clip_norm=1.0, noise_multiplier=9.0)
+    mcmc = ndp.MCMC(sgld, num_warmup=0, num_samples=2, **QUIET)
+    mcmc.run(KEY, gone, t)
+    assert mcmc.privacy.epsilon > 0
+
+
+def in_two_parts(limit, gone, t):
+    """What the refusal says to write."""
+    scale = numpyro.sample("scale", dist.LogNormal(0, 1))
+    law = dist.Weibull(scale, 1.5)
+    with numpyro.plate("N", len(gone)):
+        numpyro.sample("gone", dist.Bernoulli(1 - law.cdf(limit)), obs=gone)
+        with handlers.mask(mask=gone == 0):
+            numpyro.sample("t", Within(law, limit), obs=t)
+
+
+class Within(dist.Distribution):
+    """A Weibull law below a limit."""
+
+    support, pytree_data_fields = dist.constraints.positive, ("law", "limit")
+
+    def __init__(self, law, limit):
+        self.law, self.limit = law, limit
+        super().__init__(jnp.shape(limit), ())
+
+    def sample(self, key, sample_shape=()):
+        u = jax.random.uniform(key, (*sample_shape, *self.batch_shape), minval=1e-6)
+        below = -jnp.log1p(-u * self.law.cdf(self.limit))
+        return self.law.scale * below ** (1 / self.law.concentration)
+
+    def log_prob(self, value):
+        return self.law.log_prob(value) - jnp.log(self.law.cdf(self.limit))
+
+
+@pytest.mark.slow
+def test_the_form_that_the_refusal_names_lies_where_the_posterior_does(data):
+    """Four of the release's own sds: one in 16,000 by chance."""
+    gone, t, limit = data
+    kernel = ndp.DPNUTS(in_two_parts, privacy=ndp.Budget(2.0, 1e-5))
+    mcmc = ndp.MCMC(kernel, num_warmup=200, num_samples=300, **QUIET)
+    mcmc.run(KEY, limit.astype(np.float32), gone, t)
+    draws = mcmc.get_samples()["scale"]
+    assert abs(draws.mean() - 1.0) < 4 * draws.std()
+    assert draws.std() < 0.1
