@@ -23,8 +23,8 @@ from numpyro.infer import init_to_sample
 
 from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.families.sites import record_sites
+from numpyro_dp.model.guided.own_samples import has_own_samples, require_own_samples
 from numpyro_dp.model.messages import explained
-from numpyro_dp.model.own_samples import has_own_samples, require_own_samples
 from numpyro_dp.model.private_model import PrivateModel
 
 # Truths, chosen out of so many prior draws, by the most even of so many choices. Sites of more

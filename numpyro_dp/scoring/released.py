@@ -24,8 +24,8 @@ from numpyro_dp._whole_file import write_whole
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.families.one_gaussian import APART_BELOW, has_free_shares, overlap
-from numpyro_dp.model.chosen_outcomes import unlike_outcomes
 from numpyro_dp.model.data_free import read_coordinates, run_data_free
+from numpyro_dp.model.guided.chosen_outcomes import unlike_outcomes
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.diagnostics import Diagnostics

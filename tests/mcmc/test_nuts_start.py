@@ -8,8 +8,8 @@ import pytest
 from numpyro.infer import init_to_value
 
 import numpyro_dp as ndp
-from numpyro_dp.mcmc.mixing import unmixed_notes
 from numpyro_dp.mcmc.nuts_loop import numbers_of
+from numpyro_dp.mcmc.report import unmixed_notes
 
 GROUPS = 30
 FIT = {"num_warmup": 400, "num_samples": 300, "num_chains": 2, "progress_bar": False}

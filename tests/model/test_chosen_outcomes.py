@@ -9,8 +9,8 @@ import pytest
 from numpyro import handlers
 
 import numpyro_dp as ndp
-from numpyro_dp.model.chosen_outcomes import unlike_outcomes
 from numpyro_dp.model.guided import outcomes
+from numpyro_dp.model.guided.chosen_outcomes import unlike_outcomes
 from numpyro_dp.model.private_model import private_model
 
 Y = np.where(np.arange(60) % 3, 0.0, 1.0 + np.arange(60)).astype(np.float32)

@@ -5,9 +5,8 @@ import math
 import numpy as np
 
 from numpyro_dp.accounting.events import ComposedDpEvent
-from numpyro_dp.mcmc import mixing
-from numpyro_dp.model import own_samples
-from numpyro_dp.model.guided import outcomes
+from numpyro_dp.mcmc import report
+from numpyro_dp.model.guided import outcomes, own_samples
 from numpyro_dp.scoring import release, released, verdicts
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from tests.mutations.registry import mutation
@@ -91,4 +90,4 @@ def masks_stay(patch):
     "assert 0 == 1",
 )
 def unmixed_unnamed(patch):
-    patch.setattr(mixing, "_APART", math.inf)
+    patch.setattr(report, "_UNMIXED", math.inf)

@@ -14,11 +14,11 @@ from jaxtyping import Array, Float
 from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.chosen_outcomes import chosen_outcomes
+from numpyro_dp.model.guided.chosen_outcomes import chosen_outcomes
+from numpyro_dp.model.guided.own_samples import require_own_samples
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
 from numpyro_dp.model.messages import explained
 from numpyro_dp.model.names import quoted
-from numpyro_dp.model.own_samples import require_own_samples
 from numpyro_dp.model.plates import RowRun, Trace, row_sites
 from numpyro_dp.model.programs import require_no_closure, require_one_record, require_own_gradient
 from numpyro_dp.model.records import Layout
