@@ -43,6 +43,7 @@ class Forecast(NamedTuple):
       term tells, such as the scale of groups, or one of two intercepts, are not counted.
     - **passes**: gradients of the whole data that it takes.
     - **privacy**, **relation**: what it costs.
+    - **notes**: what the kind of the model says against a release of it, as its report will.
     """
 
     signal: float
@@ -56,6 +57,7 @@ class Forecast(NamedTuple):
     passes: int
     privacy: Budget
     relation: Relation
+    notes: tuple[str, ...] = ()
 
     @property
     def remedy(self) -> str:
@@ -92,7 +94,10 @@ class Forecast(NamedTuple):
             f"  κ = {self.signal:.3g}, signal over noise by coordinate (enough from {_PLAIN:g}); "
             f"of the information {self.shape:.3g} (from {_LEAST_SHAPE:g})\n"
             f"  about {self.passes} gradients of all records\n"
-            f"{fill(self.promise, 100, initial_indent='  ', subsequent_indent='  ')}"
+            + "\n".join(
+                fill(text, 100, initial_indent="  ", subsequent_indent="  ")
+                for text in (self.promise, *(f"note: {note}" for note in self.notes))
+            )
         )
 
 

@@ -24,7 +24,7 @@ from numpyro_dp.scoring.directions import every_direction, heard_directions
 from numpyro_dp.scoring.forecast import Forecast, forecast, own_latents
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.prior import prior_moments
-from numpyro_dp.scoring.released import ReleasedLikelihood, verdicts_of
+from numpyro_dp.scoring.released import ReleasedLikelihood, kind_of, verdicts_of
 from numpyro_dp.scoring.rounds import geometric_shares, histogram_share
 from numpyro_dp.scoring.statistic import (
     BINS,
@@ -32,7 +32,7 @@ from numpyro_dp.scoring.statistic import (
     unravelled,
 )
 from numpyro_dp.scoring.turns import BoundRelease, released_rounds
-from numpyro_dp.scoring.verdicts import Located
+from numpyro_dp.scoring.verdicts import Located, foretold
 
 # Folded into the caller's key for the outcomes that are drawn: public randomness.
 _OUTCOMES = 0x73636F72
@@ -251,6 +251,8 @@ def bound_release(
         privacy=privacy,
         relation=relation,
     )
+    if adaptation is None:
+        expected = expected._replace(notes=foretold(**kind_of(model)))
     histogram = histogram_share(model.num_records, signal)
     ratio = _ADAPTATION_RATIO if adaptation else None
     shares = geometric_shares(expected.num_rounds, histogram, ratio)

@@ -130,11 +130,14 @@ def _log_likelihood(
 
 def verdicts_of(model: PrivateModel, at: Located) -> tuple[str, ...]:
     """What the released numbers, and the kind of the model, say against a release."""
+    return at.verdicts(coordinate_names(model), read_coordinates(model), **kind_of(model))
+
+
+def kind_of(model: PrivateModel) -> dict[str, Any]:
+    """What verdicts hang on beside the released numbers."""
     mixture = has_free_shares(model)
     apart = mixture and overlap(model) < APART_BELOW
-    names, read = coordinate_names(model), read_coordinates(model)
-    unlike = unlike_outcomes(model)
-    return at.verdicts(names, read, mixture=mixture, apart=apart, unlike=unlike)
+    return {"mixture": mixture, "apart": apart, "unlike": unlike_outcomes(model)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,9 +86,12 @@ def test_a_release_says_so_and_where_most_are_masked_it_still_arrives():
     assert sds.max() < 0.1
     assert at.diagnostics.verdicts == ()
     release = ndp.LikelihoodRelease(hurdle, privacy=privacy)
+    # Before it is paid for, too.
+    (foretold,) = release.forecast(y.astype(np.float32)).notes
     (said,) = release.run(
         key, np.exp(np.minimum(y, 7)).astype(np.float32) - 1, progress_bar=False
     ).diagnostics.verdicts
+    assert said == foretold
     assert said.startswith("with care: whether a record is asked cost hangs on another of its")
 
 
