@@ -205,7 +205,12 @@ def numbers_of(released: ReleasedLikelihood) -> Numbers:
     variance = np.diag(np.diag(at.covariance))
     # In float32 a matrix of coordinates that hang together closely has no root.
     covariance = at.covariance + _APART * (variance - at.covariance)
-    numbers = at.design, at.response, at.mean, covariance, np.linalg.cholesky(covariance)
+    try:
+        root = np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        # A place to begin only: what was paid for does not fail by it.
+        covariance, root = variance, np.sqrt(variance)
+    numbers = at.design, at.response, at.mean, covariance, root
     return Numbers(*(jnp.asarray(x, jnp.result_type(float)) for x in numbers))
 
 

@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_dp as ndp
+from numpyro_dp.mcmc.nuts_loop import numbers_of
 
 
 def far_apart(x, y=None):
@@ -81,3 +82,11 @@ def test_coordinates_that_are_almost_one_have_a_root_in_float32(released):
     state = kernel.sampler(near, 40).init(jax.random.key(0), 40, None, (), {})
     (root,) = state.adapt_state.mass_matrix_sqrt.values()
     assert np.all(np.isfinite(root))
+
+
+def test_a_covariance_that_is_none_ends_no_run(released):
+    broken = np.array([[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    near = replace(released, located=released.located._replace(covariance=broken))
+    numbers = numbers_of(near)
+    np.testing.assert_array_equal(numbers.covariance, np.eye(3))
+    np.testing.assert_array_equal(numbers.root, np.eye(3))
