@@ -239,7 +239,7 @@ def _first(program: NUTSProgram, rng_key: Any, init_params: Any, numbers: Number
 
 
 def _starts(model: PrivateModel, rng_key: Any, numbers: Numbers) -> dict[str, Any]:
-    """A draw of the released normal approximation for each key.
+    """A draw of the released normal approximation for each key: of released numbers alone.
 
     NumPyro's start, uniform within two of zero, is hundreds of standard deviations away where a
     model is in natural units. What warm-up learns on the way from there freezes the chains.
