@@ -41,8 +41,8 @@ class Chosen(NamedTuple):
 def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs: list) -> Chosen:
     """Look at the masks of one record's observed sites.
 
-    Arrays of one number a record are looked at: of a table it is not known which column is read, and
-    a column that says what is missing is no outcome.
+    Arrays of one number a record are looked at: of a table it is not known which column is read,
+    and one that says what is missing is no outcome.
 
     :param sites_of: the sites of one record at values and arrays.
     :param values: parameters and latents, or their shapes; **structs**: the record's arrays.
