@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jax.core import Tracer
+from numpyro.util import is_prng_key
 
 from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.mechanisms.random import CHACHA20, scrubbed
@@ -72,6 +73,17 @@ def _folded(keys: Any, data: Any) -> Any:
 # One small program in place of several.
 folded = quickly_jitted(_folded)
 """The first of some keys with a number folded in, of which nothing tells the key."""
+
+
+_split = quickly_jitted(random.split, static_argnums=1)
+
+
+def of_chains(rng_key: Any, num_chains: int) -> Any:
+    """A key for each of several chains, as NumPyro's driver splits one; those of one stay as given.
+
+    :param rng_key: one key of any kind, or as many as there are chains.
+    """
+    return _split(rng_key, num_chains) if num_chains > 1 and is_prng_key(rng_key) else rng_key
 
 
 def of_default_kind(key: Any) -> Any:

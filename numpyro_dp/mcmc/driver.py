@@ -17,12 +17,12 @@ from numpyro_dp._arrays import unplaced
 from numpyro_dp._moved import mcmc_state
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.execution.account import Account, ChargedRun
-from numpyro_dp.execution.keys import as_typed_keys, scrub
+from numpyro_dp.execution.keys import as_typed_keys, of_chains, scrub
 from numpyro_dp.execution.processes import is_first, on_each, require_same
 from numpyro_dp.execution.progress import EpsilonTable, pieces, steps_bar
 from numpyro_dp.mcmc.first import needed_first
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
-from numpyro_dp.mcmc.loop import collect, cut, over_devices
+from numpyro_dp.mcmc.loop import at_once, collect, cut, over_devices
 from numpyro_dp.mcmc.nuts import DPNUTS, Release
 from numpyro_dp.mcmc.nuts_loop import NUTSProgram, numbers_of
 from numpyro_dp.mcmc.progress import ChainsCost, cents_up
@@ -192,6 +192,8 @@ class MCMC(numpyro.infer.MCMC):
         """
         inputs = (args, kwargs, init_params)
         with self._account.opened("MCMC.run", rng_key, *inputs, self._warmup_state) as charged:
+            fields = self._default_fields
+            check_kernel(self.sampler, self._given_accountant, self.num_warmup, fields)
             steps = isinstance(self.sampler, PrivateKernel)
             way = self._charge_and_run if steps else self._release_and_run
             earlier = self._states, self._states_flat, self._last_state
@@ -211,7 +213,6 @@ class MCMC(numpyro.infer.MCMC):
         self, charged: ChargedRun, rng_key, args, kwargs, init_params, extra_fields
     ) -> None:
         """Release unless that was done, then run NumPyro's own loop without data."""
-        check_kernel(self.sampler, self._given_accountant, self.num_warmup, self._default_fields)
         kernel, keys = self.sampler, as_typed_keys(rng_key, int(self.num_chains))
         inputs = kernel, charged, keys, args, kwargs
         released = self._release.made(*inputs, progress_bar=self.progress_bar)
@@ -219,13 +220,13 @@ class MCMC(numpyro.infer.MCMC):
         if init_params is not None:
             self._given[GIVEN_START] = None
         with self._sampling(*kernel.chains(released, int(self.num_warmup))):
-            super().run(rng_key, extra_fields=extra_fields, init_params=init_params)
+            keys = of_chains(rng_key, int(self.num_chains))
+            super().run(keys, extra_fields=extra_fields, init_params=init_params)
         self._described = self._described.mixed(self._states)
 
     def _charge_and_run(
         self, charged: ChargedRun, rng_key, args, kwargs, init_params, extra_fields
     ) -> None:
-        check_kernel(self.sampler, self._given_accountant, self.num_warmup, self._default_fields)
         kernel, chains = self.sampler, int(self.num_chains)
         keys, relation = as_typed_keys(rng_key, chains), self._account.relation
         inputs = (kernel, relation, keys, args, kwargs, init_params)
@@ -265,7 +266,8 @@ class MCMC(numpyro.infer.MCMC):
         with self._sampling(bound) as everywhere:
             if everywhere is not None:
                 records = jax.device_put(records, everywhere)
-            super().run(noise_key, *records, extra_fields=extra_fields, init_params=start)
+            keys = of_chains(noise_key, chains)
+            super().run(keys, *records, extra_fields=extra_fields, init_params=start)
         if self.postprocess_fn is None:
             self._described = self._described.after(
                 bound, self._states, self._last_state, self.thinning
@@ -279,11 +281,11 @@ class MCMC(numpyro.infer.MCMC):
         kernel, method, everywhere = self.sampler, self.chain_method, None
         try:
             self.sampler, self._program = sampler, program
-            if method == "parallel" and self.num_chains > 1:
-                # NumPyro would pmap, which makes the records constants of the executable. The
-                # vectorized loop with its chain axis spread over devices does not.
-                self.chain_method = "vectorized"
-                self._spread, everywhere = over_devices(self.num_chains)
+            if method != "sequential" and self.num_chains > 1:
+                self.chain_method = at_once
+                if method == "parallel":
+                    # NumPyro would pmap, which makes the records constants of the executable.
+                    self._spread, everywhere = over_devices(self.num_chains)
             yield everywhere
         finally:
             self.sampler, self._program = kernel, None
@@ -352,12 +354,12 @@ class MCMC(numpyro.infer.MCMC):
                     show(done, *self._reached(done, lower), lambda now=state: bound.told(now))
         if self.chain_method == "sequential":
             self._steps_before_chain += upper * bound.steps_per_sample
-        return on_each((cut(collection, size), state))
+        return on_each((cut(collection, size, callable(self.chain_method)), state))
 
     def _reached(self, done: int, lower: int) -> tuple[int, str]:
         """Steps of all chains by now, and the phase they are in."""
         phase = self._collection_params["phase"] or ("warmup" if done <= lower else "sample")
-        parallel = self.num_chains if self.chain_method == "vectorized" else 1
+        parallel = 1 if self.chain_method == "sequential" else self.num_chains
         steps = done * (self._program or self.sampler).steps_per_sample * parallel
         return self._steps_before_chain + steps, phase
 
@@ -387,10 +389,8 @@ class MCMC(numpyro.infer.MCMC):
             _kwargs={},
             _init_state_cache={},
             _epsilon_table=(),
-            _bound=None,
-            _program=None,
             # Two copies would each take the samples that were charged once.
-            _reserved=None,
+            **dict.fromkeys(("_bound", "_program", "_reserved")),
             _last_state=scrub(self._last_state),
             _warmup_state=scrub(self._warmup_state),
         )

@@ -51,6 +51,14 @@ def over_devices(num_chains: int) -> tuple[NamedSharding, NamedSharding]:
     return NamedSharding(mesh, PartitionSpec("chains")), NamedSharding(mesh, PartitionSpec())
 
 
+def at_once(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A ``chain_method`` of NumPyro's driver: chains run together and are collected by chain.
+
+    Of its "vectorized" NumPyro turns the draws around itself, in a program for every field.
+    """
+    return run
+
+
 def collect(
     kernel: Steps,
     state: Any,
@@ -75,7 +83,9 @@ def collect(
     shapes = jax.eval_shape(gather, state)
     # One row more than asked for takes the draws that are not kept, so that the body needs no
     # branch and XLA updates in place.
-    collection = jax.tree.map(lambda x: jnp.zeros((size + 1, *x.shape), x.dtype), shapes)
+    each, tree = jax.tree.flatten(shapes)
+    rows = tuple((size + 1, *x.shape) for x in each)
+    collection = _empty(tree, rows, tuple(x.dtype for x in each))
     start = lower + (upper - lower) % thinning
     bounds = [upper * k // chunks for k in range(chunks + 1)]
     chunk = _chunk if kernel.asks_records else _light_chunk
@@ -117,12 +127,23 @@ _JIT: dict[str, Any] = {
 _chunk, _light_chunk = jax.jit(_steps, **_JIT), lightly_jitted(_steps, **_JIT)
 
 
-def _cut(collection: dict, size: int) -> dict:
-    return jax.tree.map(lambda rows: rows[:size], collection)
+def _zeros(tree: Any, shapes: tuple, dtypes: tuple) -> Any:
+    return jax.tree.unflatten(tree, map(jnp.zeros, shapes, dtypes))
 
 
-cut = quickly_jitted(_cut, static_argnums=1)
-"""The first ``size`` rows of all that was collected."""
+# One program in place of one for each field.
+_empty = quickly_jitted(_zeros, static_argnums=(0, 1, 2))
+
+
+def _cut(collection: dict, size: int, by_chain: bool) -> dict:
+    def first(rows: Any) -> Any:
+        return jnp.swapaxes(rows[:size], 0, 1) if by_chain else rows[:size]
+
+    return jax.tree.map(first, collection)
+
+
+cut = quickly_jitted(_cut, static_argnums=(1, 2))
+"""The first ``size`` rows of all that was collected; ``by_chain`` turns (draw, chain, …) around."""
 
 
 @dataclass(frozen=True)

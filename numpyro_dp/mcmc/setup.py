@@ -75,7 +75,7 @@ def check_kernel(
         )
 
 
-def require_one_division(bound: BoundKernel, chain_method: str) -> None:
+def require_one_division(bound: BoundKernel, chain_method: object) -> None:
     """Refuse to divide both the chains and the records among devices.
 
     :raises ValueError: both are asked for, or the records are fetched from a store.
