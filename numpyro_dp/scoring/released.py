@@ -25,7 +25,6 @@ from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.families.one_gaussian import APART_BELOW, has_free_shares, overlap
 from numpyro_dp.model.data_free import read_coordinates, run_data_free
-from numpyro_dp.model.guided.chosen_outcomes import unlike_outcomes
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.diagnostics import Diagnostics
@@ -137,7 +136,7 @@ def kind_of(model: PrivateModel) -> dict[str, Any]:
     """What verdicts hang on beside the released numbers."""
     mixture = has_free_shares(model)
     apart = mixture and overlap(model) < APART_BELOW
-    return {"mixture": mixture, "apart": apart, "unlike": unlike_outcomes(model)}
+    return {"mixture": mixture, "apart": apart}
 
 
 @dataclass(frozen=True, eq=False)

@@ -175,7 +175,6 @@ class Located(NamedTuple):
         *,
         mixture: bool = False,
         apart: bool = False,
-        unlike: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """What the released numbers say against the likelihood; empty where nothing does.
 
@@ -187,7 +186,6 @@ class Located(NamedTuple):
         :param read: which of them the records' terms read; by default all.
         :param mixture: whether components may trade places.
         :param apart: whether their priors are too far apart for that.
-        :param unlike: observed sites whose mask reads another outcome, and cannot be drawn with it.
         """
         said = [
             (
@@ -196,7 +194,7 @@ class Located(NamedTuple):
                 f"standard deviations, so the intervals are not calibrated. {_NEARER}",
             ),
             (self.arrived and self.disagreement > self._usual, self._disagree(mixture)),
-            *((True, text) for text in foretold(mixture=mixture, apart=apart, unlike=unlike)),
+            *((True, text) for text in foretold(mixture=mixture, apart=apart)),
             (
                 not self.checked,
                 f"{WITH_CARE}: only the last round was near the posterior, so that no other checks "
@@ -313,29 +311,18 @@ class Located(NamedTuple):
         return tuple(found)
 
 
-def foretold(
-    *, mixture: bool = False, apart: bool = False, unlike: Sequence[str] = ()
-) -> tuple[str, ...]:
+def foretold(*, mixture: bool = False, apart: bool = False) -> tuple[str, ...]:
     """What the kind of a model alone says against a release of it, before one is paid for.
 
-    :param mixture, apart, unlike: as for :meth:`Located.verdicts`.
+    :param mixture, apart: as for :meth:`Located.verdicts`.
     """
-    said = [
-        (
-            mixture and not apart,
-            f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, "
-            "which no number here tells: before records are spent on one, ndp.coverage tries "
-            f"it on records made up from the model. {APART}",
-        ),
-        (
-            bool(unlike),
-            f"{WITH_CARE}: whether a record is asked {_listed(unlike)} hangs on another of its "
-            "outcomes (a mask that reads it), and a clip then moves what the parts tell: the "
-            "intercept of whether there is a cost lay 3 of its own sds off. Pass each outcome "
-            "as an argument of its own that a site observes as it is",
-        ),
-    ]
-    return tuple(text for holds, text in said if holds)
+    if not mixture or apart:
+        return ()
+    return (
+        f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, which no "
+        "number here tells: before records are spent on one, ndp.coverage tries it on records made "
+        f"up from the model. {APART}",
+    )
 
 
 def _heard(names: Sequence[str], read: Sequence[bool] | None) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 
 from numpyro_dp.accounting.events import ComposedDpEvent
 from numpyro_dp.mcmc import report
-from numpyro_dp.model.guided import outcomes, own_samples
+from numpyro_dp.model.guided import chosen_outcomes, outcomes, own_samples
 from numpyro_dp.scoring import release, released, verdicts
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from tests.mutations.registry import mutation
@@ -82,6 +82,16 @@ def censored_drawn(patch):
 )
 def masks_stay(patch):
     patch.setattr(outcomes._OneRecord, "in_turn", lambda self, *_: self)
+
+
+@mutation(
+    "Which entries of a table a mask reads is not looked at.",
+    "model/test_chosen_outcomes.py::test_a_mask_that_cannot_follow_is_refused_before_the_charge",
+    "DID NOT RAISE",
+    case=1,
+)
+def tables_not_looked_into(patch):
+    patch.setattr(chosen_outcomes, "_entries_followed", lambda part, leaves, i: set())
 
 
 @mutation(

@@ -9,16 +9,18 @@ outcome is an argument as it is, all of them are drawn in turn, and masks follow
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import random
+import numpy as np
 
-from numpyro_dp.model.jaxprs import prune, trace_program
-from numpyro_dp.model.plates import Trace, peeled, row_sites
-from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program
+from numpyro_dp.model.plates import Trace, peeled
+
+# What entries of a table are made to be in turn, about so many made-up records.
+_VALUES = (-1e4, -10.0, -1.0, 0.0, 0.5, 1.0, 2.0, 10.0, 1e4)
+_RECORDS, _MOST_ENTRIES = 8, 256
 
 
 class Chosen(NamedTuple):
@@ -32,17 +34,9 @@ class Chosen(NamedTuple):
     sites: tuple[str, ...] = ()
     places: Mapping[str, int] = {}
 
-    @property
-    def unlike(self) -> tuple[str, ...]:
-        """Those of which nothing is drawn as the record's own came about."""
-        return () if self.places else self.sites
-
 
 def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs: list) -> Chosen:
     """Look at the masks of one record's observed sites.
-
-    Arrays of one number a record are looked at: of a table it is not known which column is read,
-    and one that says what is missing is no outcome.
 
     :param sites_of: the sites of one record at values and arrays.
     :param values: parameters and latents, or their shapes; **structs**: the record's arrays.
@@ -58,17 +52,24 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
         return shown + [jnp.asarray(peeled(site["fn"]).kept) for site in sites.values()]
 
     program = trace_program(parts, values, structs)
-    behind, count = len(jax.tree.leaves(values)), len(places)
-
-    def read(k: int) -> set[int]:
-        used = prune(program, [k == each for each in range(2 * count)]).used[behind:]
-        return {i for i, is_used in enumerate(used) if is_used and structs[i].size == 1}
-
-    shown, asked = [read(k) for k in range(count)], [read(count + k) for k in range(count)]
+    count = len(places)
+    each = [_only(program, k) for k in range(2 * count)]
+    leaves = [*jax.tree.leaves(values), *structs]
+    first = len(leaves) - len(structs)
+    if not any(any(part.used[first:]) for part in each[count:]):
+        return Chosen()
+    read = [_entries_read(part, leaves, first) for part in each]
+    shown, asked = read[:count], read[count:]
+    # What one mask leaves out together is missing, and does not hang on each other.
+    together = [str(part.jaxpr) for part in each[count:]], [part.used for part in each[count:]]
     chosen = tuple(
         name
         for k, name in enumerate(places)
-        if any(asked[k] & shown[other] for other in range(count) if other != k)
+        if any(
+            asked[k] & shown[other] and not all(told[k] == told[other] for told in together)
+            for other in range(count)
+            if other != k
+        )
     )
     # A mask that reads its own outcome tells who is missing, which a draw would not be.
     in_turn = not any(one & other for one, other in zip(shown, asked, strict=True))
@@ -77,14 +78,39 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
     return Chosen(chosen, known if chosen and in_turn and alone else {})
 
 
-@lru_cache(maxsize=16)
-def unlike_outcomes(model: PrivateModel) -> tuple[str, ...]:
-    """Outcomes of a split model that hang on another one, and cannot be drawn in turn."""
-    if len(model.structure.inside(model.plate, "observed")) < 2:
-        return ()
+def _only(program: Program, k: int) -> Pruned:
+    return prune(program, [k == each for each in range(len(program.closed.jaxpr.outvars))])
 
-    def sites_of(values: Any, record: list) -> Trace:
-        shared = model.function, model.plate, model.num_records
-        return row_sites(*shared, values, model.layout.fill(record), random.key(0), 1)
 
-    return chosen_outcomes(sites_of, model.programs.constrained, model.layout.structs(1)).unlike
+def _entries_read(part: Pruned, leaves: list, first: int) -> set[tuple[int, int]]:
+    """Entries of the record's arrays, the leaves from ``first`` on, that a part reads."""
+    found: set[tuple[int, int]] = set()
+    for i in range(first, len(leaves)):
+        if part.used[i]:
+            found |= {(i, 0)} if leaves[i].size == 1 else _entries_followed(part, leaves, i)
+    return found
+
+
+def _entries_followed(part: Pruned, leaves: list, i: int) -> set[tuple[int, int]]:
+    """Entries of a table that a part is seen to follow: a program does not say which it reads.
+
+    A value that is missing is none of those tried: a mask of who is missing follows no outcome.
+    """
+    size = leaves[i].size
+    if size > _MOST_ENTRIES:
+        return set()
+    rng = np.random.default_rng(0)
+    with np.errstate(invalid="ignore"):
+        made = [rng.choice(_VALUES, (_RECORDS, *leaf.shape)).astype(leaf.dtype) for leaf in leaves]
+        values = np.asarray(_VALUES).astype(leaves[i].dtype)
+
+    def at(record: Any, entry: Any, value: Any) -> Any:
+        inputs = [rows[record] for rows in map(jnp.asarray, made)]
+        inputs[i] = jnp.reshape(jnp.ravel(inputs[i]).at[entry].set(value), inputs[i].shape)
+        return jnp.ravel(part(inputs)[0])
+
+    over = jax.vmap(jax.vmap(jax.vmap(at, (None, None, 0)), (None, 0, None)), (0, None, None))
+    seen = np.asarray(jax.jit(over)(jnp.arange(_RECORDS), jnp.arange(size), values))
+    same = (seen == seen[:, :, :1]) | (np.isnan(seen) & np.isnan(seen[:, :, :1]))
+    moved = ~same.all(axis=(0, 2, 3))
+    return {(i, int(entry)) for entry in np.flatnonzero(moved)}

@@ -178,7 +178,18 @@ class _OneRecord(NamedTuple):
         if len(self.sites) < 2:
             return self
         sites_of = partial(self._sites_of, key=random.key(0))
-        return self._replace(places=chosen_outcomes(sites_of, values, structs).places)
+        chosen = chosen_outcomes(sites_of, values, structs)
+        if chosen.sites and not chosen.places:
+            raise UnsupportedModelError(
+                f"whether a record is asked {quoted(chosen.sites)} hangs on another of its "
+                f"outcomes (a mask reads it), and {self.asker.name} draws what might have been "
+                "observed: the answer would be far off, since the mask does not follow. Pass each "
+                "outcome as an argument of its own, not computed in the model nor a column of a "
+                "table, that a site observes as it is, as in `obs=paid`, `handlers.mask(mask="
+                "paid == 1)` and `obs=cost`; and who is missing as another argument; "
+                f"{self.asker.instead}"
+            )
+        return self._replace(places=chosen.places)
 
     def _in_turn(self, values: Any, arrays: list[Any], key: jax.Array) -> list[jax.Array]:
         # One key for the record's own latents, which all of its outcomes share.
