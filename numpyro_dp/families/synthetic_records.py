@@ -23,7 +23,11 @@ from numpyro.infer import init_to_sample
 
 from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.families.sites import record_sites
-from numpyro_dp.model.guided.own_samples import has_own_samples, require_own_samples
+from numpyro_dp.model.guided.own_samples import (
+    as_observed,
+    has_own_samples,
+    require_own_samples,
+)
 from numpyro_dp.model.messages import explained
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -192,8 +196,8 @@ def redrawn(model: PrivateModel, values: Mapping[str, Any], record: list, key: A
         place = place_of(site, drawn)
         if place is not None:
             outcome = site["fn"].sample(random.fold_in(draw_key, k))
-            leaf = drawn[place]
-            drawn[place] = jnp.reshape(outcome, leaf.shape).astype(leaf.dtype)
+            shape = drawn[place].shape
+            drawn[place] = as_observed(jnp.reshape(outcome, shape), drawn[place])
     return drawn
 
 

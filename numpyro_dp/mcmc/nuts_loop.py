@@ -52,6 +52,8 @@ class Numbers(NamedTuple):
 
 # Folded into a chain's key for its start.
 _START = 0x53544152
+# Draws for a start, as many as NumPyro takes; the first of them of the released approximation.
+_TRIES, _NEAR = 100, 20
 # How far apart coordinates are held at least in the first metric.
 _APART = 1e-3
 # Of these NumPyro reads nothing but their attributes.
@@ -234,20 +236,37 @@ def _first(program: NUTSProgram, rng_key: Any, init_params: Any, numbers: Number
     options = program._options
     sampler = begun(program._model(numbers), options, program.reparam, numbers.covariance)
     if init_params is None and program.reparam is None and "init_strategy" not in options:
-        init_params = _starts(program.private_model, rng_key, numbers)
+        init_params = _starts(program, rng_key, numbers)
     return sampler.init(rng_key, program.num_warmup, init_params, model_args=(), model_kwargs={})
 
 
-def _starts(model: PrivateModel, rng_key: Any, numbers: Numbers) -> dict[str, Any]:
+def _starts(program: NUTSProgram, rng_key: Any, numbers: Numbers) -> dict[str, Any]:
     """A draw of the released normal approximation for each key: of released numbers alone.
 
     NumPyro's start, uniform within two of zero, is hundreds of standard deviations away where a
-    model is in natural units. What warm-up learns on the way from there freezes the chains.
+    model is in natural units. What warm-up learns on the way from there freezes the chains. As
+    there, a start that the model forbids is drawn again; where all draws are such, NumPyro's.
     """
+    potential = partial(potential_energy, _seeded(program._model(numbers)), (), {})
+
+    def drawn(key: Any, turn: Any) -> dict[str, Any]:
+        key, shape = random.fold_in(key, turn), numbers.mean.shape
+        near = numbers.mean + numbers.root @ random.normal(key, shape, numbers.mean.dtype)
+        own = random.uniform(key, shape, numbers.mean.dtype, -2, 2)
+        return unravelled(program.private_model, jnp.where(turn < _NEAR, near, own))
 
     def start(key: Any) -> dict[str, Any]:
-        away = random.normal(random.fold_in(key, _START), numbers.mean.shape, numbers.mean.dtype)
-        return unravelled(model, numbers.mean + numbers.root @ away)
+        key = random.fold_in(key, _START)
+
+        def vain(tried: tuple[Any, Any]) -> Any:
+            turn, z = tried
+            return (turn < _TRIES) & ~jnp.isfinite(potential(z))
+
+        def again(tried: tuple[Any, Any]) -> tuple[Any, Any]:
+            return tried[0] + 1, drawn(key, tried[0])
+
+        nowhere = unravelled(program.private_model, jnp.nan * numbers.mean)
+        return jax.lax.while_loop(vain, again, (0, nowhere))[1]
 
     batched = jnp.ndim(rng_key) > (0 if jnp.issubdtype(rng_key.dtype, dtypes.prng_key) else 1)
     return (jax.vmap(start) if batched else start)(rng_key)

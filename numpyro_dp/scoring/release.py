@@ -252,7 +252,7 @@ def bound_release(
         relation=relation,
     )
     if adaptation is None:
-        expected = expected._replace(notes=foretold(**kind_of(model)))
+        expected = expected._replace(notes=foretold(kind_of(model)))
     histogram = histogram_share(model.num_records, signal)
     ratio = _ADAPTATION_RATIO if adaptation else None
     shares = geometric_shares(expected.num_rounds, histogram, ratio)

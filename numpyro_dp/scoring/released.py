@@ -25,11 +25,13 @@ from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.families.one_gaussian import APART_BELOW, has_free_shares, overlap
 from numpyro_dp.model.data_free import read_coordinates, run_data_free
+from numpyro_dp.model.guided.chosen_outcomes import chosen_of
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.model.records import ArrayLeaf
 from numpyro_dp.scoring.diagnostics import Diagnostics
 from numpyro_dp.scoring.statistic import coordinate_names, unravelled
-from numpyro_dp.scoring.verdicts import Located
+from numpyro_dp.scoring.verdicts import Kind, Located
 
 _FACTOR, _AUXILIARY = "released_likelihood", "_released_latent"
 
@@ -129,14 +131,26 @@ def _log_likelihood(
 
 def verdicts_of(model: PrivateModel, at: Located) -> tuple[str, ...]:
     """What the released numbers, and the kind of the model, say against a release."""
-    return at.verdicts(coordinate_names(model), read_coordinates(model), **kind_of(model))
+    return at.verdicts(coordinate_names(model), read_coordinates(model), kind_of(model))
 
 
-def kind_of(model: PrivateModel) -> dict[str, Any]:
+def kind_of(model: PrivateModel) -> Kind:
     """What verdicts hang on beside the released numbers."""
     mixture = has_free_shares(model)
-    apart = mixture and overlap(model) < APART_BELOW
-    return {"mixture": mixture, "apart": apart}
+    chosen = chosen_of(model)
+    arrays = sorted({_entry_name(model.layout.arrays[i], e) for i, e in chosen.partial})
+    return Kind(
+        mixture=mixture,
+        apart=mixture and overlap(model) < APART_BELOW,
+        unlike=() if chosen.places else chosen.told,
+        partial=arrays,
+        asked=chosen.asked,
+    )
+
+
+def _entry_name(array: ArrayLeaf, entry: int) -> str:
+    """What an entry of a record's array is called; of a table its column."""
+    return f"{array.name}[:, {entry}]" if len(array.shape) == 2 else array.name
 
 
 @dataclass(frozen=True, eq=False)

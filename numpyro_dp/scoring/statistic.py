@@ -111,11 +111,13 @@ class RecordStatistic:
         # Own and drawn outcomes are exchangeable under the model, so whatever all of them decide
         # together leaves the mean of the own at zero. The information is that of the drawn alone:
         # the own outcome may be far out where the position is.
-        everyone = _second_moment(apart, weights * kept)
+        # A record that counts w times has scores of w times the size, and w times the information.
+        counts = self._counts(at, record)
+        everyone = _second_moment(apart, weights * kept) / counts
         factor = _share_within(at.bound, everyone)
         law, apart, kept = (self._expected(each) for each in (weights, apart, kept))
         law = law / jnp.sum(law)
-        information = factor * _second_moment(apart, law * kept)
+        information = factor * _second_moment(apart, law * kept) / counts
         information = information * _share_within(at.bound, information)
         gap = own - shift
         rounding = _ALIKE * jnp.sqrt(jnp.max(jnp.sum(scores * scores, axis=1)))
@@ -128,7 +130,8 @@ class RecordStatistic:
             law * jnp.sum((apart * kept[:, None] - left) ** 2, axis=1)
         )
         half = np.sqrt(SQUARES_SHARE / 2)
-        squares = jnp.stack([jnp.sum(score * score), jnp.minimum(expected, 1)]) * half
+        both = jnp.stack([jnp.sum(score * score), expected]) / counts
+        squares = jnp.minimum(both, 1) * half
         return jnp.concatenate(
             [
                 score * np.sqrt(SCORE_SHARE),
@@ -137,6 +140,15 @@ class RecordStatistic:
                 tail[None] * np.sqrt(TAIL_SHARE),
             ]
         )
+
+    def _counts(self, at: RoundPosition, record: list[Array]) -> Float[Array, ""] | float:
+        """What the record counts for; of one that counts for nothing nothing is divided."""
+        if self.outcomes.scale is None:
+            return 1.0
+        rows = record[:-1] if self.draws else record
+        values = jax.tree.leaves(self.private_model.constrain(self.at(at.u)))
+        found = jnp.reshape(self.outcomes.scale([*values, *rows])[0], ())
+        return jnp.where(found > 0, found, 1)
 
     def score(
         self, u: Array, whitening: Array, clip_norm: float, key: Any, record: list[Array]

@@ -172,9 +172,7 @@ class Located(NamedTuple):
         self,
         names: Sequence[str],
         read: Sequence[bool] | None = None,
-        *,
-        mixture: bool = False,
-        apart: bool = False,
+        kind: Kind | None = None,
     ) -> tuple[str, ...]:
         """What the released numbers say against the likelihood; empty where nothing does.
 
@@ -184,17 +182,17 @@ class Located(NamedTuple):
 
         :param names: of the coordinates.
         :param read: which of them the records' terms read; by default all.
-        :param mixture: whether components may trade places.
-        :param apart: whether their priors are too far apart for that.
+        :param kind: of the model; by default one that nothing speaks against.
         """
+        kind = kind or Kind()
         said = [
             (
                 not self.arrived,
                 f"{DO_NOT_USE}: not arrived: the last step went {self.travelled:.1f} posterior "
                 f"standard deviations, so the intervals are not calibrated. {_NEARER}",
             ),
-            (self.arrived and self.disagreement > self._usual, self._disagree(mixture)),
-            *((True, text) for text in foretold(mixture=mixture, apart=apart)),
+            (self.arrived and self.disagreement > self._usual, self._disagree(kind.mixture)),
+            *((True, text) for text in foretold(kind)),
             (
                 not self.checked,
                 f"{WITH_CARE}: only the last round was near the posterior, so that no other checks "
@@ -311,18 +309,47 @@ class Located(NamedTuple):
         return tuple(found)
 
 
-def foretold(*, mixture: bool = False, apart: bool = False) -> tuple[str, ...]:
-    """What the kind of a model alone says against a release of it, before one is paid for.
+class Kind(NamedTuple):
+    """What verdicts hang on beside the released numbers; of a model alone, and public.
 
-    :param mixture, apart: as for :meth:`Located.verdicts`.
+    - **mixture**: whether components may trade places; **apart**: whether their priors are too far
+      apart for that.
+    - **unlike**: sites whose law reads another outcome that is not drawn with them.
+    - **partial**: arrays that are read of those records alone who are asked **asked**.
     """
-    if not mixture or apart:
-        return ()
-    return (
-        f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, which no "
-        "number here tells: before records are spent on one, ndp.coverage tries it on records made "
-        f"up from the model. {APART}",
-    )
+
+    mixture: bool = False
+    apart: bool = False
+    unlike: Sequence[str] = ()
+    partial: Sequence[str] = ()
+    asked: Sequence[str] = ()
+
+
+def foretold(kind: Kind) -> tuple[str, ...]:
+    """What the kind of a model alone says against a release of it, before one is paid for."""
+    said = [
+        (
+            kind.mixture and not kind.apart,
+            f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, "
+            "which no number here tells: before records are spent on one, ndp.coverage tries "
+            f"it on records made up from the model. {APART}",
+        ),
+        (
+            bool(kind.unlike),
+            f"{WITH_CARE}: the law of {_listed(kind.unlike)} reads another outcome of the record, "
+            "which is not drawn with it, and a clip then moves what both tell by some of their own "
+            "sds. Pass each outcome as an argument of its own, neither computed in the model nor a "
+            "column of a table, that a site observes as it is",
+        ),
+        (
+            bool(kind.partial),
+            f"{WITH_CARE}: {_listed(kind.partial)} is read of those records alone who are asked "
+            f"{_listed(kind.asked)}. Where it is known of every record nothing is wrong; where of "
+            "those alone (NaN or filled up for others) the answer is far off: then fit the parts "
+            "as two models, each with a share of the budget",
+        ),
+    ]
+    return tuple(text for holds, text in said if holds)
 
 
 def _heard(names: Sequence[str], read: Sequence[bool] | None) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Outcomes whose mask reads another outcome are drawn in turn or refused; others are neither."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +12,11 @@ from numpyro import handlers
 
 import numpyro_dp as ndp
 from numpyro_dp.model.guided import outcomes
+from numpyro_dp.model.guided.chosen_outcomes import chosen_of
 from numpyro_dp.model.private_model import private_model
+from numpyro_dp.scoring.released import kind_of
 from numpyro_dp.scoring.statistic import record_statistic
+from numpyro_dp.scoring.verdicts import foretold
 
 Y = np.where(np.arange(60) % 3, 0.0, 1.0 + np.arange(60)).astype(np.float32)
 
@@ -109,6 +114,61 @@ def test_a_mask_that_cannot_follow_is_refused_before_the_charge(model, arrays):
     with pytest.raises(ndp.UnsupportedModelError, match="Pass each outcome as an argument"):
         release.run(jax.random.key(0), *arrays, progress_bar=False)
     assert not accountant.entries
+
+
+def told_by_one_below(sev, some, cost):
+    a, b = latents()
+    with numpyro.plate("N", len(some)):
+        numpyro.sample("any", dist.Bernoulli(logits=a), obs=some)
+        with handlers.mask(mask=some == 1):
+            numpyro.sample("cost", dist.Normal(b + 0.4 * sev, 1), obs=cost)
+        numpyro.sample("sev", dist.Normal(a, 1), obs=sev)
+
+
+def mediator(m, y):
+    a, b = latents()
+    with numpyro.plate("N", len(m)):
+        numpyro.sample("m", dist.LogNormal(a, 1), obs=m)
+        numpyro.sample("y", dist.Normal(b * m, 1), obs=y)
+
+
+def mediator_in_a_table(t):
+    a, b = latents()
+    with numpyro.plate("N", len(t)):
+        numpyro.sample("m", dist.LogNormal(a, 1), obs=t[:, 0])
+        numpyro.sample("y", dist.Normal(b * t[:, 0], 1), obs=t[:, 1])
+
+
+def known_where_there_is_a_cost(x, some, stay, cost):
+    a, b = latents()
+    with numpyro.plate("N", len(some)):
+        numpyro.sample("any", dist.Bernoulli(logits=a + x[:, 0]), obs=some)
+        with handlers.mask(mask=some == 1):
+            mean = b * jnp.where(some == 1, stay, 0) + x[:, 0] + x[:, 1]
+            numpyro.sample("cost", dist.Normal(mean, 1), obs=cost)
+
+
+@pytest.mark.parametrize(
+    ("model", "arrays", "order", "notes"),
+    [
+        (of_two_columns, (SOME, Y), ["any", "cost"], []),
+        (told_by_one_below, (Y, SOME, Y[::-1].copy()), ["any", "sev", "cost"], []),
+        (mediator, (Y, Y), ["m", "y"], []),
+        (mediator_in_a_table, (np.c_[Y, Y],), [], ["the law of y reads another outcome"]),
+        (
+            known_where_there_is_a_cost,
+            (np.c_[Y, Y], SOME, Y, Y[::-1].copy()),
+            ["any", "cost"],
+            [r"stay, x\[:, 1\] is read of those records alone who are asked cost"],
+        ),
+    ],
+)
+def test_outcomes_are_drawn_each_after_those_it_reads(model, arrays, order, notes):
+    split = private_model(model, arrays, {})
+    assert list(chosen_of(split).places) == order
+    found = foretold(kind_of(split))
+    assert len(found) == len(notes)
+    assert all(map(re.search, notes, found))
 
 
 def visits(x, y):

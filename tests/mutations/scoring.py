@@ -2,12 +2,13 @@
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
 
 from numpyro_dp.accounting.events import ComposedDpEvent
-from numpyro_dp.mcmc import report
+from numpyro_dp.mcmc import nuts_loop, report
 from numpyro_dp.model.guided import chosen_outcomes, outcomes, own_samples
-from numpyro_dp.scoring import release, released, verdicts
+from numpyro_dp.scoring import release, released, statistic, verdicts
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from tests.mutations.registry import mutation
 
@@ -71,7 +72,7 @@ def silent_directions_asked(patch):
     case=0,
 )
 def censored_drawn(patch):
-    patch.setattr(own_samples, "has_own_samples", lambda fn: True)
+    patch.setattr(own_samples, "_censored_in", lambda fn: None)
 
 
 @mutation(
@@ -91,7 +92,41 @@ def masks_stay(patch):
     case=1,
 )
 def tables_not_looked_into(patch):
-    patch.setattr(chosen_outcomes, "_entries_followed", lambda part, leaves, i: set())
+    patch.setattr(chosen_outcomes.Read, "_followed", lambda self, i: [])
+
+
+@mutation(
+    "Drawn outcomes are cut to whole numbers where the records are.",
+    "model/test_own_samples.py::test_drawn_outcomes_keep_their_fractions_where_the_records_are_whole",
+    "assert",
+    case=0,
+    fresh=True,
+)
+def fractions_cut(patch):
+    patch.setattr(
+        outcomes, "as_observed", lambda outcome, seen: outcome.astype(jnp.result_type(seen))
+    )
+
+
+@mutation(
+    "A record that counts w times has w² times the information.",
+    "model/test_record_scale.py::test_the_width_is_that_of_the_posterior",
+    "assert",
+    case=0,
+    fresh=True,
+)
+def weights_squared(patch):
+    patch.setattr(statistic.RecordStatistic, "_counts", lambda *_: 1.0)
+
+
+@mutation(
+    "Chains begin at the first draw, whatever the model says of it.",
+    "mcmc/test_nuts_start.py::test_no_chain_begins_where_the_model_forbids_it",
+    "assert",
+    fresh=True,
+)
+def any_start(patch):
+    patch.setattr(nuts_loop, "_TRIES", 1)
 
 
 @mutation(

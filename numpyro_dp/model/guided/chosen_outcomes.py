@@ -1,22 +1,26 @@
 """Outcomes that another outcome of the record decides about, as a cost where there is one.
 
-What else a record might have shown is drawn at its own inputs and masks. Where a mask reads another
-outcome, the record's own outcome and those drawn would not be alike: all who have a cost say that
-they have one, and their scores, of two parts, are clipped more than those of the others. If each
-outcome is an argument as it is, all of them are drawn in turn, and masks follow.
+What else a record might have shown is drawn at its own inputs and masks. Where a mask or a law
+reads another outcome, the record's own outcome and those drawn would not be alike: all who have a
+cost say that they have one, and their scores, of two parts, are clipped more than those of the
+others. If each outcome is an argument as it is, all are drawn in turn, and masks and laws follow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import random
 
+from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program
-from numpyro_dp.model.plates import Trace, peeled
+from numpyro_dp.model.plates import Trace, peeled, row_sites
+from numpyro_dp.model.private_model import PrivateModel
 
 # What entries of a table are made to be in turn, about so many made-up records.
 _VALUES = (-1e4, -10.0, -1.0, 0.0, 0.5, 1.0, 2.0, 10.0, 1e4)
@@ -24,93 +28,164 @@ _RECORDS, _MOST_ENTRIES = 8, 256
 
 
 class Chosen(NamedTuple):
-    """Outcomes that a mask makes hang on another outcome.
+    """How the outcomes of a record hang on each other.
 
-    - **sites**: their names.
-    - **places**: the record array that each observed site observes as it is, by its name in the
-      order of the model, if all of them can be drawn in turn; else empty.
+    - **asked**: sites that another outcome decides to ask, by a mask that reads it.
+    - **told**: other sites whose law reads another outcome.
+    - **places**: the record array that each observed site observes as it is, in the order in which
+      they can be drawn in turn; empty where they cannot, or none hangs on another.
+    - **partial**: entries of arrays, by array and entry, that are read of those alone who are
+      asked what another outcome decides.
     """
 
-    sites: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
     places: Mapping[str, int] = {}
+    partial: frozenset[tuple[int, int]] = frozenset()
+
+
+Entries = set[tuple[int, int]]
 
 
 def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs: list) -> Chosen:
-    """Look at the masks of one record's observed sites.
+    """Look at the masks and laws of one record's observed sites.
 
     :param sites_of: the sites of one record at values and arrays.
     :param values: parameters and latents, or their shapes; **structs**: the record's arrays.
     """
     places: dict[str, int | None] = {}
 
-    def parts(values: Any, record: list) -> list[Any]:
+    def observed(values: Any, record: list) -> list[Any]:
         found = sites_of(values, record)
         sites = {name: site for name, site in found.items() if site["is_observed"]}
         for name, site in sites.items():
             places[name] = next((i for i, x in enumerate(record) if x is site["value"]), None)
-        shown = [jnp.asarray(site["value"]) for site in sites.values()]
-        return shown + [jnp.asarray(peeled(site["fn"]).kept) for site in sites.values()]
+        return list(sites.values())
 
-    program = trace_program(parts, values, structs)
-    count = len(places)
-    each = [_only(program, k) for k in range(2 * count)]
-    leaves = [*jax.tree.leaves(values), *structs]
-    first = len(leaves) - len(structs)
-    if not any(any(part.used[first:]) for part in each[count:]):
-        return Chosen()
-    read = [_entries_read(part, leaves, first) for part in each]
-    shown, asked = read[:count], read[count:]
-    # What one mask leaves out together is missing, and does not hang on each other.
-    together = [str(part.jaxpr) for part in each[count:]], [part.used for part in each[count:]]
-    chosen = tuple(
-        name
-        for k, name in enumerate(places)
-        if any(
-            asked[k] & shown[other] and not all(told[k] == told[other] for told in together)
-            for other in range(count)
-            if other != k
-        )
+    def parts(values: Any, record: list, others: list) -> list[Any]:
+        sites = observed(values, record)
+        laws = [peeled(site["fn"]) for site in sites]
+        shown = [jnp.asarray(site["value"]) for site in sites]
+        told = [law.fn.log_prob(other) for law, other in zip(laws, others, strict=True)]
+        return shown + [jnp.asarray(law.kept) for law in laws] + told
+
+    shapes = partial(jax.eval_shape, lambda *at: [jnp.asarray(x["value"]) for x in observed(*at)])
+    # In the place of what is observed, so that what a law reads beside it is seen.
+    others = shapes(values, structs)
+    program = trace_program(parts, values, structs, others)
+    leaves, count = [*jax.tree.leaves(values), *structs, *others], len(places)
+    each = parts_of(program)
+    record = range(len(leaves) - len(structs) - count, len(leaves) - count)
+    shown, asked, told = (
+        [Read(part, leaves, record) for part in each[k * count : (k + 1) * count]] for k in range(3)
     )
-    # A mask that reads its own outcome tells who is missing, which a draw would not be.
-    in_turn = not any(one & other for one, other in zip(shown, asked, strict=True))
-    known = {name: place for name, place in places.items() if place is not None}
+    # Of arrays that nobody observes it matters only later.
+    of = {i for part in shown for i in part.arrays}
+    seen = [part.entries(of) for part in shown]
+    asked_of = [_parents(part.entries(of), seen, k) for k, part in enumerate(asked)]
+    # What one mask leaves out together is missing, and does not hang on each other.
+    asked_of = [{j for j in at if asked[j] != asked[k]} for k, at in enumerate(asked_of)]
+    told_of = [_parents(part.entries(of), seen, k) for k, part in enumerate(told)]
+    parents = [one | other for one, other in zip(asked_of, told_of, strict=True)]
+    names, order = list(places), _in_order(parents)
+    # A mask that reads its own outcome tells who is missing, which a draw would not be; a law that
+    # does draws entry after entry.
+    own = any(each[k].entries(of) & seen[k] for each in (asked, told) for k in range(count))
+    known = {names[k]: place for k in order or () if (place := places[names[k]]) is not None}
     alone = len(set(known.values())) == count
-    return Chosen(chosen, known if chosen and in_turn and alone else {})
+    chosen = [k for k in range(count) if asked_of[k]]
+    return Chosen(
+        tuple(names[k] for k in chosen),
+        tuple(names[k] for k in range(count) if told_of[k] and not asked_of[k]),
+        known if any(parents) and alone and not own else {},
+        frozenset(_partial(told, seen, set(chosen)) if chosen else ()),
+    )
 
 
-def _only(program: Program, k: int) -> Pruned:
-    return prune(program, [k == each for each in range(len(program.closed.jaxpr.outvars))])
+def _parents(read: Entries, shown: list[Entries], k: int) -> set[int]:
+    """Which others of the observed sites show what the ``k``-th reads."""
+    return {j for j, entries in enumerate(shown) if j != k and entries & read}
 
 
-def _entries_read(part: Pruned, leaves: list, first: int) -> set[tuple[int, int]]:
-    """Entries of the record's arrays, the leaves from ``first`` on, that a part reads."""
-    found: set[tuple[int, int]] = set()
-    for i in range(first, len(leaves)):
-        if part.used[i]:
-            found |= {(i, 0)} if leaves[i].size == 1 else _entries_followed(part, leaves, i)
-    return found
+def _in_order(parents: list[set[int]]) -> list[int] | None:
+    """The sites, each after those that it reads; ``None`` where they read each other."""
+    order: list[int] = []
+    while len(order) < len(parents):
+        ready = [k for k in range(len(parents)) if k not in order and parents[k] <= set(order)]
+        if not ready:
+            return None
+        order.append(ready[0])
+    return order
 
 
-def _entries_followed(part: Pruned, leaves: list, i: int) -> set[tuple[int, int]]:
-    """Entries of a table that a part is seen to follow: a program does not say which it reads.
+def _partial(told: list[Read], shown: list[Entries], chosen: set[int]) -> Entries:
+    """Inputs that laws of chosen sites read, and no other law."""
+    read = [part.entries() for part in told]
+    of_all = set().union(*shown, *(read[k] for k in range(len(read)) if k not in chosen))
+    return set().union(*(read[k] for k in chosen)) - of_all
 
-    A value that is missing is none of those tried: a mask of who is missing follows no outcome.
-    """
-    size = leaves[i].size
-    if size > _MOST_ENTRIES:
-        return set()
-    rng = np.random.default_rng(0)
-    with np.errstate(invalid="ignore"):
-        made = [rng.choice(_VALUES, (_RECORDS, *leaf.shape)).astype(leaf.dtype) for leaf in leaves]
-        values = np.asarray(_VALUES).astype(leaves[i].dtype)
 
-    def at(record: Any, entry: Any, value: Any) -> Any:
-        inputs = [rows[record] for rows in map(jnp.asarray, made)]
-        inputs[i] = jnp.reshape(jnp.ravel(inputs[i]).at[entry].set(value), inputs[i].shape)
-        return jnp.ravel(part(inputs)[0])
+class Read:
+    """What a part of a program reads of a record, whose arrays are some of its inputs."""
 
-    over = jax.vmap(jax.vmap(jax.vmap(at, (None, None, 0)), (None, 0, None)), (0, None, None))
-    seen = np.asarray(jax.jit(over)(jnp.arange(_RECORDS), jnp.arange(size), values))
-    same = (seen == seen[:, :, :1]) | (np.isnan(seen) & np.isnan(seen[:, :, :1]))
-    moved = ~same.all(axis=(0, 2, 3))
-    return {(i, int(entry)) for entry in np.flatnonzero(moved)}
+    def __init__(self, part: Pruned, leaves: list, record: range) -> None:
+        self.part, self.leaves, self.first = part, leaves, record.start
+        self.arrays = {i - record.start for i in record if part.used[i]}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both compute the same of the same."""
+        mine = isinstance(other, Read) and self.part.used == other.part.used
+        return mine and str(self.part.jaxpr) == str(other.part.jaxpr)
+
+    __hash__ = None
+
+    def entries(self, of: set[int] | None = None) -> Entries:
+        """By array, of those in ``of``, and number of the entry."""
+        found: Entries = set()
+        for i in self.arrays if of is None else self.arrays & of:
+            one = self.leaves[self.first + i].size == 1
+            found |= {(i, 0)} if one else {(i, e) for e in self._followed(self.first + i)}
+        return found
+
+    def _followed(self, i: int) -> list[int]:
+        """Entries of a table that it is seen to follow: a program does not say which it reads.
+
+        A value that is missing is none of those tried: a mask of who is missing follows nothing.
+        """
+        leaves, size = self.leaves, self.leaves[i].size
+        if size > _MOST_ENTRIES:
+            return []
+        rng = np.random.default_rng(0)
+        with np.errstate(invalid="ignore"):
+            made = [rng.choice(_VALUES, (_RECORDS, *x.shape)).astype(x.dtype) for x in leaves]
+            values = np.asarray(_VALUES).astype(leaves[i].dtype)
+
+        def at(record: Any, entry: Any, value: Any) -> Any:
+            inputs = [rows[record] for rows in map(jnp.asarray, made)]
+            inputs[i] = jnp.reshape(jnp.ravel(inputs[i]).at[entry].set(value), inputs[i].shape)
+            return jnp.ravel(self.part(inputs)[0])
+
+        over = jax.vmap(jax.vmap(jax.vmap(at, (None, None, 0)), (None, 0, None)), (0, None, None))
+        found = quickly_jitted(over)(jnp.arange(_RECORDS), jnp.arange(size), values)
+        seen = np.asarray(found)
+        same = (seen == seen[:, :, :1]) | (np.isnan(seen) & np.isnan(seen[:, :, :1]))
+        return [int(entry) for entry in np.flatnonzero(~same.all(axis=(0, 2, 3)))]
+
+
+def parts_of(program: Program) -> list[Pruned]:
+    """What is left of a program for each of its outputs alone."""
+    count = range(len(program.closed.jaxpr.outvars))
+    return [prune(program, [k == each for each in count]) for k in count]
+
+
+@lru_cache(maxsize=16)
+def chosen_of(model: PrivateModel) -> Chosen:
+    """The same of a split model."""
+    if len(model.structure.inside(model.plate, "observed")) < 2:
+        return Chosen()
+
+    def sites_of(values: Any, record: list) -> Trace:
+        shared = model.function, model.plate, model.num_records
+        return row_sites(*shared, values, model.layout.fill(record), random.key(0), 1)
+
+    return chosen_outcomes(sites_of, model.programs.constrained, model.layout.structs(1))

@@ -15,7 +15,8 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.chosen_outcomes import chosen_outcomes
-from numpyro_dp.model.guided.own_samples import require_own_samples
+from numpyro_dp.model.guided.own_samples import as_observed, require_own_samples
+from numpyro_dp.model.guided.record_scale import record_scale
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
 from numpyro_dp.model.messages import explained
 from numpyro_dp.model.names import quoted
@@ -34,10 +35,12 @@ class Listed(NamedTuple):
 
     - **terms**: log likelihood of the record with each outcome in turn, shape (outcomes,).
     - **law**: log probability of each outcome at the record's inputs, shape (outcomes,).
+    - **scale**: what the record counts for, a number; ``None`` where each counts once.
     """
 
     terms: Pruned
     law: Pruned
+    scale: Pruned | None
 
     def scored(self, values: list[Array], record: list[Array], key: Any) -> Scored:
         """Mean term of each outcome over the draws of ``values``, and its probability."""
@@ -55,10 +58,12 @@ class Simulated(NamedTuple):
 
     - **draws**: outcomes drawn from the model at the record's inputs; takes a key too.
     - **terms**: log likelihood of the record with each of given outcomes, which it takes too.
+    - **scale**: what the record counts for, a number; ``None`` where each counts once.
     """
 
     draws: Pruned
     terms: Pruned
+    scale: Pruned | None
 
     def scored(self, values: list[Array], record: list[Array], key: Any) -> Scored:
         """Mean term of each drawn outcome over the draws of ``values``, and equal weights."""
@@ -89,7 +94,7 @@ class _Outcome(Messenger):
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "sample" and msg["name"] in self.values:
-            msg["value"] = self.values[msg["name"]].astype(jnp.result_type(msg["value"]))
+            msg["value"] = as_observed(self.values[msg["name"]], msg["value"])
 
 
 class _Unobserved(Messenger):
@@ -179,9 +184,9 @@ class _OneRecord(NamedTuple):
             return self
         sites_of = partial(self._sites_of, key=random.key(0))
         chosen = chosen_outcomes(sites_of, values, structs)
-        if chosen.sites and not chosen.places:
+        if chosen.asked and not chosen.places:
             raise UnsupportedModelError(
-                f"whether a record is asked {quoted(chosen.sites)} hangs on another of its "
+                f"whether a record is asked {quoted(chosen.asked)} hangs on another of its "
                 f"outcomes (a mask reads it), and {self.asker.name} draws what might have been "
                 "observed: the answer would be far off, since the mask does not follow. Pass each "
                 "outcome as an argument of its own, not computed in the model nor a column of a "
@@ -198,8 +203,8 @@ class _OneRecord(NamedTuple):
         for k, (name, place) in enumerate(self.places.items()):
             law = self._sites_of(values, drawn, latent)[name]["fn"]
             outcome = law.sample(random.fold_in(own, k))
-            leaf = drawn[place]
-            drawn[place] = jnp.reshape(outcome, jnp.shape(leaf)).astype(leaf.dtype)
+            shape = jnp.shape(drawn[place])
+            drawn[place] = as_observed(jnp.reshape(outcome, shape), drawn[place])
         return [drawn[place] for place in self.places.values()]
 
     def draws(self, values: Any, arrays: list[Any], key: jax.Array) -> list[jax.Array]:
@@ -247,10 +252,12 @@ class _OneRecord(NamedTuple):
         possible: list[bool] = []
         with explained(self.plate, 1):
             jax.eval_shape(lambda *at: possible.append(self.can_be_listed(*at)), values, structs)
+        scale = self.scale(values, structs) if self.asker is SCORING else None
         if possible[0]:
             return Listed(
                 self._traced(self.listed_terms, values, structs),
                 self._traced(lambda *at: self.listed(*at)[1], values, structs),
+                scale,
             )
         if not drawn:
             raise UnsupportedModelError(
@@ -264,7 +271,22 @@ class _OneRecord(NamedTuple):
         return Simulated(
             self._traced(way.draws, values, structs, key_struct(), differentiated=False),
             self._traced(way.terms, values, structs, outcomes),
+            scale,
         )
+
+    def scale(self, values: Any, structs: list[Any]) -> Pruned | None:
+        """What ``handlers.scale`` says that the record counts for, if it does."""
+
+        def sites_of(values: Any, arrays: list[Any]) -> list[Any]:
+            found = self._sites_of(values, arrays, random.key(0))
+            return [found[name] for name in self.sites]
+
+        with explained(self.plate, 1):
+            scale = record_scale(sites_of, values, structs, self.sites, *self.asker)
+        if scale is not None:
+            require_one_record(scale)
+            require_no_closure(scale, self.layout, self.num_records)
+        return scale
 
     def listed_terms(self, values: Any, arrays: list[Any]) -> jax.Array:
         """Log likelihood of the record with every outcome in turn."""

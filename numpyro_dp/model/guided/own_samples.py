@@ -1,10 +1,12 @@
-"""Laws whose samples are not of their density: what the model might have shown is not theirs."""
+"""Drawn outcomes in the place of observed ones, and laws whose draws are not of their density."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from numpyro import distributions as dist
 
 from numpyro_dp.errors import UnsupportedModelError
@@ -19,8 +21,30 @@ _CENSORED = (
 
 
 def has_own_samples(fn: Any) -> bool:
-    """Whether draws of a distribution are of its density."""
-    return not isinstance(peeled(fn).fn, _CENSORED)
+    """Whether draws of a distribution are of its density, and those of all that it is made of."""
+    return _censored_in(fn) is None
+
+
+def _censored_in(fn: Any) -> dist.Distribution | None:
+    """The first censored distribution that a distribution is, or is made of."""
+    fn = peeled(fn).fn
+    if isinstance(fn, _CENSORED):
+        return fn
+    parts = getattr(fn, "component_distributions", None) or [
+        getattr(fn, name, None) for name in ("component_distribution", "base_dist", "_base")
+    ]
+    made_of = [part for part in parts if isinstance(part, dist.Distribution) and part is not fn]
+    return next(filter(None, map(_censored_in, made_of)), None)
+
+
+def as_observed(outcome: Any, observed: Any) -> jax.Array:
+    """A drawn outcome in the type of an observed one, unless that would cut off its fraction.
+
+    Amounts and ratings are often whole numbers under a law that is not.
+    """
+    cut = not jnp.issubdtype(jnp.result_type(observed), jnp.inexact)
+    fraction = jnp.issubdtype(jnp.result_type(outcome), jnp.inexact)
+    return outcome if cut and fraction else outcome.astype(jnp.result_type(observed))
 
 
 def require_own_samples(site: Mapping[str, Any], asker: str, instead: str) -> None:
@@ -30,8 +54,9 @@ def require_own_samples(site: Mapping[str, Any], asker: str, instead: str) -> No
     :param instead: what may be done instead.
     :raises UnsupportedModelError: it is censored.
     """
-    if not has_own_samples(site["fn"]):
-        name = type(peeled(site["fn"]).fn).__name__
+    censored = _censored_in(site["fn"])
+    if censored is not None:
+        name = type(censored).__name__
         raise UnsupportedModelError(
             f"{asker} draws what might have been observed at `{site['name']}`, and NumPyro draws "
             f"from {name} without censoring: the answer would be far off. Where the limit of every "
