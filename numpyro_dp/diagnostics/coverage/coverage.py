@@ -11,7 +11,8 @@ from numpyro import handlers
 
 from numpyro_dp import _validate
 from numpyro_dp.diagnostics.coverage.methods import Fitted, Settings, fit_of, named
-from numpyro_dp.diagnostics.coverage.result import CoverageResult, Posteriors, summarised
+from numpyro_dp.diagnostics.coverage.posteriors import Posteriors, summarised
+from numpyro_dp.diagnostics.coverage.result import CoverageResult
 from numpyro_dp.diagnostics.coverage.simulation import simulation
 from numpyro_dp.execution.keys import as_typed_keys
 from numpyro_dp.execution.progress import steps_bar
@@ -62,7 +63,8 @@ def coverage(
         :class:`~numpyro_dp.VIPS` where its guide has no number of its own.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
         observations; ``"auto"`` takes each row for one, where no plate does.
-    :param progress_bar: show a bar of data sets.
+    :param progress_bar: show a bar of data sets, which says from the second one on how much time is
+        left; the first waits for the compiler.
     :param kwargs: keyword arguments of the model.
     :returns: the result; ``print`` it, or ``.plot()`` it.
     :raises UnsupportedModelError: the model has a flat prior, or observes what it computes; before
