@@ -17,15 +17,16 @@ _LEAST_SIGNAL, _LEAST_SHAPE = 3.5, 3.0
 _FIXED, _FALLING = 0.2, 10.0
 # Of this many records over μ an interval was about twice as wide as NUTS's, of fewer up to nine
 # times: the clip lets through too little of them (levels of 20 to 320 of 6,000 and 20,000 records
-# at ε = .5 to 3, tests/benchmarks/bench_rare_levels.py).
-_FEW = 30.0
+# at ε = .5 to 3, ten coordinates, tests/benchmarks/bench_rare_levels.py). Of thirty twice as wide
+# were those of 240 to 310 (28 groups of 9,000 records, a level of 10,000; five releases each).
+_FEW, _OF_COORDINATES = 30.0, 10
 _PLAIN = 20.0
 # Below this κ typical intervals were up to 2.3 times as wide as that says (30 groups of 100 records
 # at ε = 1, 31 columns of 6,400 at ε = .5); with few coordinates as it says.
 _CLEAR, _LOOSE = 8.0, 2.3
 _ALONE = (
-    "That follows from the numbers of records and coordinates and from ε alone, not from this "
-    "model or its priors, which ndp.coverage tries; of a rare outcome cases count for records"
+    "Where an outcome is rare, read cases for records. That follows from the numbers of records "
+    "and coordinates and from ε alone, not from this model or its priors, which ndp.coverage tries"
 )
 # Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
 _ROUNDS = ((100.0, 14), (5.0, 12), (0.0, 8))
@@ -81,8 +82,9 @@ class Forecast(NamedTuple):
             "as NUTS's on the records where the model fits, one of a level or group of fewer than "
             f"about {self.few} records far wider. {_ALONE}",
             "partly": f"can be resolved in part: a typical interval about {self._widths} times "
-            "as wide as NUTS's on the records; weak directions, such as small groups, stay at the "
-            f"prior. For prediction DPSVI is better. {_ALONE}",
+            "as wide as NUTS's on the records, one of a level or group of fewer than about "
+            f"{self.few} records far wider; weak directions stay at the prior. For prediction "
+            f"alone DPSVI may be better. {_ALONE}",
             "not": f"not resolved: {self.remedy}",
         }[self.verdict]
 
@@ -152,7 +154,7 @@ def forecast(
         signal=kappa,
         shape=shape,
         width=math.sqrt(1 + _FIXED + _FALLING / kappa),
-        few=int(float(f"{_FEW / signal:.2g}")),
+        few=int(float(f"{_FEW * math.sqrt(max(1, dim / _OF_COORDINATES)) / signal:.2g}")),
         verdict=verdict,
         num_records=num_records,
         dim=dim,

@@ -26,22 +26,24 @@ _SURE, _STRAYS = 2.5, 0.006
 # off, and by 2.3 another's amounts, of models that fit by 1.6 at most and once by 2.0 (two hundred
 # releases of newcomers' models).
 _TORN = 2.2
-# Where no more of a prior's variance than this is taken away, an interval is the prior's.
-TOLD, _NAMED = 0.2, 6
-# And where no coordinate's is taken away by more than this, nothing much was told at all.
-_MUCH = 0.85
-# Intervals that noise widens by more than this were 1.96 to 5.5 times as wide as NUTS's on the
-# records (64 releases of eight models): the clip takes off information too, which no one sees here.
+# Where no more of a prior's variance than this is taken away, an interval is the prior's; where of
+# none more than this, nothing much was told at all.
+TOLD, _MUCH, _NAMED = 0.2, 0.85, 6
+# Above this intervals were 1.96 to 5.5 times as wide as NUTS's (64 releases of eight models): the
+# clip takes off information too, which no one sees here.
 DROWNED = 1.5
 # Where information on a coordinate was fewer sds of its own noise, intervals were 1.6 to 9 times as
 # wide as NUTS's; where it was more, 1.0 to 1.7 times and once 2.1 (medians of 64 coordinates over
 # six releases or twenty, tests/benchmarks/bench_rare_levels.py). Of few coordinates a tighter bound
 # leaves less, some 5.7√d of all of them.
 FAINT, _FEW_COORDINATES = 9.0, 3.0
-# Where an interval is the prior's since few records speak, how far scores vary is known to .06 to
-# .30; where the truth lies far out in the prior and no round found it, to .8 to 2.3 (72 releases).
+# Of levels also where it was less than this and than this part of the clearest: intervals were 1.6
+# to 3.8 times as wide, and above up to 2.2 (71 coordinates of three models, five releases each).
+_LEVELS, _OF_CLEAREST = 16.0, 0.7
+# Where few records speak, how far scores vary is known to .06 to .30; where the truth lies far out
+# in the prior and no round found it, to .8 to 2.3 (72 releases).
 _SIZES = 0.5
-# How much harm a verdict stands for: its first words.
+# A verdict's first words.
 DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
 _NEARER = (
     "Give priors on the scale of the answer (within a factor of ten; of a scale HalfNormal, not "
@@ -51,10 +53,10 @@ _NEARER = (
 _TAILS = (
     "Amounts or counts of heavier tails than the family's are cut elsewhere in each round, so that "
     "scales come out too small, and slopes with them: take the logarithm of what is never "
-    "negative, StudentT for Normal, NegativeBinomial2 for Poisson"
+    "negative, StudentT(4, …) for Normal, NegativeBinomial2 for Poisson"
 )
 _FAR_OUT = (
-    "Or the truth may lie so far out in the prior that no round found it: widen the prior to the "
+    "Or the truth may lie so far out in a fixed prior that no round found it: widen that to the "
     "scale of the answer"
 )
 _OTHER_SCALE = (
@@ -153,8 +155,9 @@ class Located(NamedTuple):
         return (
             f"{WITH_CARE}: the records do not fit the model: {', and '.join(told)}, as from a "
             "wrong family or a few far outcomes. Scales, rates and slopes may be off by more than "
-            "the intervals say. Take a family with heavier tails (StudentT for Normal, of a "
-            "logarithm too, NegativeBinomial2 for Poisson), or the input that is missing"
+            "the intervals say. Take a family with heavier tails (StudentT(4, …) for Normal, of a "
+            "logarithm too, its degrees of freedom fixed; NegativeBinomial2 for Poisson), or the "
+            "input that is missing"
         )
 
     def _disagree(self, mixture: bool) -> str:
@@ -176,9 +179,8 @@ class Located(NamedTuple):
     ) -> tuple[str, ...]:
         """What the released numbers say against the likelihood; empty where nothing does.
 
-        Each begins with its rank, the most harmful first: ``do not use`` (the draws are of no
-        posterior), ``with care`` (the intervals may not hold what they state) or ``wide`` (they
-        hold it, and tell little), and ends with what to do.
+        Each begins with its rank, the worst first: ``do not use`` (draws of no posterior), ``with
+        care`` (intervals may not hold what they state) or ``wide`` (they do, and tell little).
 
         :param names: of the coordinates.
         :param read: which of them the records' terms read; by default all.
@@ -261,7 +263,8 @@ class Located(NamedTuple):
             # Rare categories are a few among others; all are missed where the scale is wrong.
             return (f"{found}. {_OTHER_SCALE}",)
         them = "them" if len(weak) > 1 else "it"
-        return (f"{found}. Few records may tell of {them}: merge rare categories. {_FAR_OUT}",)
+        found += f". Few records may tell of {them}: merge rare categories and small groups"
+        return (f"{found}. {_FAR_OUT}",)
 
     def _drowned(self, names: Sequence[str], read: Sequence[bool] | None) -> tuple[str, ...]:
         """Of which coordinates noise hides more than the release tells, in sentences.
@@ -272,16 +275,19 @@ class Located(NamedTuple):
         # An interval that is the prior's is named there.
         told = _heard(names, read) & (self.resolved >= TOLD)
         drowned = told & (self.widened > DROWNED)
+        # A level or group is one of several coordinates; a site of one is more often a dispersion,
+        # which lay 3 to 5 of its own sds off (docs/limitations.md).
+        several = np.array(["[" in name for name in names])
+        clearest = np.max(self.signal, where=_heard(names, read), initial=0.0)
+        below = np.full(len(names), faint_below(len(names)))
+        below[several] = np.maximum(below[several], min(_LEVELS, _OF_CLEAREST * clearest))
         # Where noise hides much of everything it is not that these have few records.
-        faint = told & ~drowned & (self.signal < faint_below(len(names)))
+        faint = told & ~drowned & (self.signal < below)
         # Of what has not arrived no width means anything.
         if not self.arrived:
             return ()
-        few = [names[k] for k in np.flatnonzero(faint)]
-        # A level or group is one of several coordinates; a site of one is more often a dispersion,
-        # which lay 3 to 5 of its own sds off (docs/limitations.md).
-        levels = [name for name in few if "[" in name]
-        single = [name for name in few if "[" not in name]
+        levels = [names[k] for k in np.flatnonzero(faint & several)]
+        single = [names[k] for k in np.flatnonzero(faint & ~several)]
         found = []
         if single:
             found.append(
@@ -292,9 +298,9 @@ class Located(NamedTuple):
         if levels:
             found.append(
                 f"{WIDE}: few records {_OF} {_listed(levels)}: what was released hardly stands out "
-                "of noise. Intervals of rare categories and small groups are twice as wide as "
-                "NUTS's or far wider, and a truth far out in the prior is pulled to its middle. "
-                "Merge them, or give more privacy budget or records"
+                "of noise. Such intervals are mostly twice as wide as NUTS's or far wider, and a "
+                "truth far out in the prior is pulled to its middle. Merge rare categories and "
+                "small groups, or give more privacy budget or records"
             )
         if drowned.any():
             # As above.
@@ -310,7 +316,7 @@ class Located(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What verdicts hang on beside the released numbers; of a model alone, and public.
+    """What verdicts hang on beside the released numbers; public.
 
     - **mixture**: whether components may trade places; **apart**: whether their priors are too far
       apart for that.
@@ -353,7 +359,7 @@ def foretold(kind: Kind) -> tuple[str, ...]:
 
 
 def _heard(names: Sequence[str], read: Sequence[bool] | None) -> np.ndarray:
-    """Which coordinates a verdict may be about: those that the records' terms read."""
+    """Which coordinates a verdict may be about: those that records' terms read."""
     return np.ones(len(names), bool) if read is None else np.asarray(read, bool)
 
 
