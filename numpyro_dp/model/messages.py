@@ -17,11 +17,13 @@ import numpy as np
 import numpyro
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.names import quoted
+from numpyro_dp.model.names import joined, quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.records import MANY, ArrayLeaf, FixedLeaf, Layout
 
 _QUOTABLE = tuple(str(Path(file).parent) for file in (jax.__file__, numpyro.__file__, __file__))
+# Characters of it: JAX may print a whole tree of arguments.
+_QUOTED = 300
 _LIBRARIES = (*_QUOTABLE, str(Path(np.__file__).parent))
 _VALUE_ERRORS = (
     jax.errors.ConcretizationTypeError,
@@ -110,7 +112,8 @@ def _summary(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     quotable = bool(frames) and frames[-1].filename.startswith(_QUOTABLE)
     lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if quotable and lines else type(error).__name__
+    told = f"{type(error).__name__}: {lines[0][:_QUOTED]}" if lines else ""
+    return told if quotable and told else type(error).__name__
 
 
 def _place(error: Exception) -> str:
@@ -173,7 +176,7 @@ def arrays_of(layout: Layout) -> str:
     """What was taken as data, for a message: a list or a missing row is then seen at once."""
     lists = tuple(f"{name}[" for name in _lists(layout))
     told = [leaf for leaf in layout.arrays if not leaf.name.startswith(lists)]
-    shapes = ", ".join(f"`{leaf.name}` {leaf.shape}" for leaf in told)
+    shapes = joined(f"`{leaf.name}` {leaf.shape}" for leaf in told)
     return f"arrays are {shapes or 'none'}; all else counts as a plain Python value"
 
 
@@ -222,14 +225,14 @@ def misfits(layout: Layout) -> str:
     if odd and not tables:
         # Where their number is private, the arrays have been made of equal length before.
         like = next(leaf for leaf in layout.arrays if leaf.shape[0] == usual)
-        told = ", ".join(f"`{leaf.name}` {leaf.shape[0]}" for leaf in odd)
+        told = joined(f"`{leaf.name}` {leaf.shape[0]}" for leaf in odd)
         texts.append(
             f"the rows are not aligned: `{like.name}` has {usual}, {told}. Give all that holds "
             "records a row for each, in the same order (split a table, and leave rows out, before "
             "you take its columns apart), and wrap what holds nothing private in "
             "`numpyro_dp.public`"
         )
-    return "".join(f". Perhaps {text}" for text in texts)
+    return joined((f". Perhaps {text}" for text in texts), "")
 
 
 def require_outcomes_fit(name: str, shapes: Shapes, dims: Sequence[int], plate: str) -> None:
