@@ -6,7 +6,7 @@ for each record, of a list in the place of an array. The cause is looked for her
 
 import linecache
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ import numpy as np
 import numpyro
 
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.checks.closures import unhanded
 from numpyro_dp.model.names import joined, quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.records import MANY, ArrayLeaf, FixedLeaf, Layout
@@ -62,18 +63,21 @@ _COUNTING = ("set(", "unique(", "max(", ".nunique", "bincount(")
 
 @contextmanager
 def explained(
-    plate: str | None = None, rows: int = 1, given: str = "", perhaps: str = ""
+    plate: str | None = None, rows: int = 1, given: str = "", perhaps: Callable[[], str] = str
 ) -> Generator[None]:
     """Turn whatever a traced model raises into a message with cause and remedy.
 
     ``plate`` is given when the model is being run on a few of its rows; ``given`` describes its
-    arrays, and ``perhaps`` what of them may be the cause. An error's text is quoted only where JAX
-    or NumPyro wrote it: shapes, never values.
+    arrays, and ``perhaps`` is asked what of them or of the code may be the cause. An error's text
+    is quoted only where JAX or NumPyro wrote it: shapes, never values.
     """
     try:
         yield
-    except UnsupportedModelError:
-        raise
+    except UnsupportedModelError as error:
+        cause = perhaps() if plate is not None else ""
+        if not cause:
+            raise
+        raise UnsupportedModelError(f"{error}{cause}") from error
     except _VALUE_ERRORS as error:
         raise UnsupportedModelError(_of_values(error)) from error
     except Exception as error:
@@ -83,11 +87,12 @@ def explained(
         problem = problem_of(error)
         if plate is None:
             text = f"the model cannot be traced on arrays of these shapes{given}: {problem}"
-            text = f"{text}{perhaps}{_of_table(error)}"
+            text = f"{text}{perhaps()}{_of_table(error)}"
         else:
             text = (
                 f"the model cannot be run on {'one record' if rows == 1 else f'{rows} records'} of "
                 f"plate `{plate}`: {problem}. Derive sizes from `x.shape[0]`, not from a constant"
+                f"{perhaps()}"
             )
         raise UnsupportedModelError(text) from error
 
@@ -205,8 +210,8 @@ def _is_table(value: Sequence[Any]) -> bool:
     return all(isinstance(leaf, FixedLeaf) and type(leaf.value) in numbers for leaf in leaves)
 
 
-def misfits(layout: Layout) -> str:
-    """What of the arguments explains that a model cannot be traced; empty where nothing does."""
+def misfits(model: Callable[..., Any], layout: Layout) -> str:
+    """What of its arguments or code explains that a model cannot be traced; empty of others."""
     lists = _lists(layout)
     texts = [f"argument `{name}` is a Python list: pass `np.asarray({name})`" for name in lists]
     rows = [leaf.shape[0] for leaf in layout.arrays]
@@ -232,7 +237,8 @@ def misfits(layout: Layout) -> str:
             "you take its columns apart), and wrap what holds nothing private in "
             "`numpyro_dp.public`"
         )
-    return joined((f". Perhaps {text}" for text in texts), "")
+    captured = unhanded(model, layout, layout.rows) if layout.arrays else ""
+    return joined((f". Perhaps {text}" for text in texts), "") + captured
 
 
 def require_outcomes_fit(name: str, shapes: Shapes, dims: Sequence[int], plate: str) -> None:
