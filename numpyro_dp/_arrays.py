@@ -24,6 +24,7 @@ CHANGED = (
 # begin at a multiple of for JAX to take it without a copy.
 LARGE = 1 << 24
 _ALIGNED = 64
+_DEEPEST = 8
 _OFFERED = ("shape", "dtype", "__getitem__", "columns", "to_numpy", "iloc")
 
 
@@ -138,6 +139,42 @@ def how_to_unite(array: Any) -> str:
     return (
         ". Where the columns of a table are all numbers, some of them Boolean such as one-hot "
         'ones, `.to_numpy("float32")` makes them one kind'
+    )
+
+
+def is_numeric(array: Any) -> bool:
+    """Whether an array holds numbers, Booleans among them."""
+    dtype = array.dtype
+    return not jnp.issubdtype(dtype, jax.dtypes.extended) and (
+        jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
+    )
+
+
+def listed_numbers(value: Any) -> str:
+    """What a list of array scalars is, such as "list of 8,000 numbers"; empty of all else.
+
+    That is what ``list(array)`` makes. Rows that are lists themselves count likewise, and so do
+    Python numbers and ``None`` among them.
+    """
+    if not isinstance(value, (list, tuple)) or hasattr(value, "_fields") or len(value) < 2:
+        return ""
+    inside, rows = list(value), ""
+    # So deep and no deeper: a list may hold itself.
+    for _ in range(_DEEPEST):
+        if not all(isinstance(each, (list, tuple)) for each in inside):
+            break
+        inside, rows = [each for row in inside for each in row], "rows of "
+    scalars = [each for each in inside if _is_array_scalar(each)]
+    beside = (bool, int, float, complex, type(None))
+    if not scalars or not all(type(each) in beside or _is_array_scalar(each) for each in inside):
+        return ""
+    what = "numbers" if all(map(is_numeric, scalars)) else "array scalars"
+    return f"{type(value).__name__} of {len(value):,} {rows}{what}"
+
+
+def _is_array_scalar(value: Any) -> bool:
+    return isinstance(value, np.generic) or (
+        isinstance(value, (np.ndarray, jax.Array)) and value.ndim == 0
     )
 
 

@@ -5,6 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+# Sentences of a list of refusals, and characters: nobody reads more. Of a private number of records
+# as many sentences would tell it.
+_MOST, _LONGEST = 8, 1_500
+# But for the type that a remedy names: no number of records follows that word.
+_NUMBER = re.compile(r"(?<!float)(\d{1,3}(,\d{3})+(?!\d)|\d{2,})")
 
 
 class UnsupportedModelError(ValueError):
@@ -45,14 +50,21 @@ def refuse(said: Sequence[str], what: str) -> None:
 
     Whoever is told of one thing at a time mends, and tries again, once for each.
 
-    :param said: sentences, one for each of ``what``.
+    :param said: sentences, one for each of ``what``; of many the first are told.
     :param what: that they are of, in the plural.
     :raises UnsupportedModelError: one sentence as it is, several as a list.
     """
     if len(said) == 1:
         raise UnsupportedModelError(said[0])
-    if said:
-        raise UnsupportedModelError("\n- ".join((f"{len(said)} {what} are refused:", *said)))
+    if not said:
+        return
+    shown: list[str] = []
+    for each in said:
+        if shown and (len(shown) == _MOST or sum(map(len, (*shown, each))) > _LONGEST):
+            shown.append("others likewise: mend these, and try again")
+            break
+        shown.append(each)
+    raise UnsupportedModelError("\n- ".join((f"{len(said):,} {what} are refused:", *shown)))
 
 
 def redacted(private_size: bool, function: Callable[..., T], *args: Any) -> T:
@@ -75,7 +87,6 @@ def redacted(private_size: bool, function: Callable[..., T], *args: Any) -> T:
         raise
     except Exception as error:
         kind = UnsupportedModelError if isinstance(error, UnsupportedModelError) else ValueError
-        # But for the type that a remedy names: no number of records follows that word.
-        message = re.sub(r"(?<!float)\d{2,}", "…", str(error))
+        message = _NUMBER.sub("…", str(error))
     # Raised out here: a chained cause would tell what the message leaves out.
     raise kind(message)

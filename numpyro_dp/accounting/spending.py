@@ -52,6 +52,13 @@ def guarantee(budget: Budget, conditions: Sequence[str] = ()) -> str:
     return f"{said}, PROVIDED THAT {'; and that '.join(conditions)}" if conditions else said
 
 
+def what_is_left(epsilon: float) -> str:
+    """Return what is left of a budget, in words: what was charged is printed beside it."""
+    return (
+        f"ε = {rounded_down(epsilon)} (largest Gaussian event that still fits; ε does not subtract)"
+    )
+
+
 def spent_lines(
     *,
     total: float,
@@ -163,9 +170,7 @@ class SpendingReport:
             conditions=self.conditions,
         )
         if self.budget is not None:
-            lines.append(
-                ("left", f"ε = {rounded_down(self.left)} (largest Gaussian event that still fits)")
-            )
+            lines.append(("left", what_is_left(self.left)))
         return lines
 
     def __str__(self) -> str:

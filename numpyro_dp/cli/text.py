@@ -4,9 +4,9 @@ import json
 import math
 from textwrap import fill
 
-from numpyro_dp.accounting import Entry, relation_text, rounded_down, rounded_up
+from numpyro_dp.accounting import Entry, relation_text, rounded_up
 from numpyro_dp.accounting.events import describe, to_json
-from numpyro_dp.accounting.spending import printable, spent_lines
+from numpyro_dp.accounting.spending import printable, spent_lines, what_is_left
 from numpyro_dp.cli.snapshot import DELTAS, Snapshot
 
 _WIDTH = 80
@@ -97,8 +97,7 @@ def _summary(ledger: Snapshot) -> list[tuple[str, str]]:
         ("ε at δ", others),
     ]
     if ledger.budget is not None:
-        left = f"ε = {rounded_down(ledger.left())} (largest Gaussian event that still fits)"
-        lines.append(("left", left))
+        lines.append(("left", what_is_left(ledger.left())))
     return lines
 
 

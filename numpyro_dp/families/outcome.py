@@ -61,8 +61,11 @@ def outcome_of(model: PrivateModel) -> Outcome:
     names = model.structure.inside(model.plate, "observed", "factor")
     if len(names) != 1:
         raise UnsupportedModelError(
-            f"sites {quoted(names)} all observe a record: this check is of one outcome. "
-            "private_log_predictive_density takes them together"
+            f"sites {quoted(names)} all observe a record: this check is of one outcome. Ask of "
+            "one at a time, by a model of that part alone: it takes the same posterior_samples. "
+            "Where a mask leaves records out, write that model without the mask, and give "
+            "private_posterior_predictive_check statistics= that are 0 for them. "
+            "private_log_predictive_density takes all outcomes together, to compare two models"
         )
     found: list[Outcome] = []
 

@@ -6,7 +6,7 @@ for each record, of a list in the place of an array. The cause is looked for her
 
 import linecache
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +17,14 @@ import numpy as np
 import numpyro
 
 from numpyro_dp.errors import UnsupportedModelError
-from numpyro_dp.model.names import quoted
+from numpyro_dp.model.checks.closures import unhanded
+from numpyro_dp.model.names import joined, quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.records import MANY, ArrayLeaf, FixedLeaf, Layout
 
 _QUOTABLE = tuple(str(Path(file).parent) for file in (jax.__file__, numpyro.__file__, __file__))
+# Characters of it: JAX may print a whole tree of arguments.
+_QUOTED = 300
 _LIBRARIES = (*_QUOTABLE, str(Path(np.__file__).parent))
 _VALUE_ERRORS = (
     jax.errors.ConcretizationTypeError,
@@ -60,18 +63,21 @@ _COUNTING = ("set(", "unique(", "max(", ".nunique", "bincount(")
 
 @contextmanager
 def explained(
-    plate: str | None = None, rows: int = 1, given: str = "", perhaps: str = ""
+    plate: str | None = None, rows: int = 1, given: str = "", perhaps: Callable[[], str] = str
 ) -> Generator[None]:
     """Turn whatever a traced model raises into a message with cause and remedy.
 
     ``plate`` is given when the model is being run on a few of its rows; ``given`` describes its
-    arrays, and ``perhaps`` what of them may be the cause. An error's text is quoted only where JAX
-    or NumPyro wrote it: shapes, never values.
+    arrays, and ``perhaps`` is asked what of them or of the code may be the cause. An error's text
+    is quoted only where JAX or NumPyro wrote it: shapes, never values.
     """
     try:
         yield
-    except UnsupportedModelError:
-        raise
+    except UnsupportedModelError as error:
+        cause = perhaps() if plate is not None else ""
+        if not cause:
+            raise
+        raise UnsupportedModelError(f"{error}{cause}") from error
     except _VALUE_ERRORS as error:
         raise UnsupportedModelError(_of_values(error)) from error
     except Exception as error:
@@ -81,11 +87,12 @@ def explained(
         problem = problem_of(error)
         if plate is None:
             text = f"the model cannot be traced on arrays of these shapes{given}: {problem}"
-            text = f"{text}{perhaps}{_of_table(error)}"
+            text = f"{text}{perhaps()}{_of_table(error)}"
         else:
             text = (
                 f"the model cannot be run on {'one record' if rows == 1 else f'{rows} records'} of "
                 f"plate `{plate}`: {problem}. Derive sizes from `x.shape[0]`, not from a constant"
+                f"{perhaps()}"
             )
         raise UnsupportedModelError(text) from error
 
@@ -110,7 +117,8 @@ def _summary(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     quotable = bool(frames) and frames[-1].filename.startswith(_QUOTABLE)
     lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if quotable and lines else type(error).__name__
+    told = f"{type(error).__name__}: {lines[0][:_QUOTED]}" if lines else ""
+    return told if quotable and told else type(error).__name__
 
 
 def _place(error: Exception) -> str:
@@ -173,7 +181,7 @@ def arrays_of(layout: Layout) -> str:
     """What was taken as data, for a message: a list or a missing row is then seen at once."""
     lists = tuple(f"{name}[" for name in _lists(layout))
     told = [leaf for leaf in layout.arrays if not leaf.name.startswith(lists)]
-    shapes = ", ".join(f"`{leaf.name}` {leaf.shape}" for leaf in told)
+    shapes = joined(f"`{leaf.name}` {leaf.shape}" for leaf in told)
     return f"arrays are {shapes or 'none'}; all else counts as a plain Python value"
 
 
@@ -202,8 +210,8 @@ def _is_table(value: Sequence[Any]) -> bool:
     return all(isinstance(leaf, FixedLeaf) and type(leaf.value) in numbers for leaf in leaves)
 
 
-def misfits(layout: Layout) -> str:
-    """What of the arguments explains that a model cannot be traced; empty where nothing does."""
+def misfits(model: Callable[..., Any], layout: Layout) -> str:
+    """What of its arguments or code explains that a model cannot be traced; empty of others."""
     lists = _lists(layout)
     texts = [f"argument `{name}` is a Python list: pass `np.asarray({name})`" for name in lists]
     rows = [leaf.shape[0] for leaf in layout.arrays]
@@ -222,14 +230,15 @@ def misfits(layout: Layout) -> str:
     if odd and not tables:
         # Where their number is private, the arrays have been made of equal length before.
         like = next(leaf for leaf in layout.arrays if leaf.shape[0] == usual)
-        told = ", ".join(f"`{leaf.name}` {leaf.shape[0]}" for leaf in odd)
+        told = joined(f"`{leaf.name}` {leaf.shape[0]}" for leaf in odd)
         texts.append(
             f"the rows are not aligned: `{like.name}` has {usual}, {told}. Give all that holds "
             "records a row for each, in the same order (split a table, and leave rows out, before "
             "you take its columns apart), and wrap what holds nothing private in "
             "`numpyro_dp.public`"
         )
-    return "".join(f". Perhaps {text}" for text in texts)
+    captured = unhanded(model, layout, layout.rows) if layout.arrays else ""
+    return joined((f". Perhaps {text}" for text in texts), "") + captured
 
 
 def require_outcomes_fit(name: str, shapes: Shapes, dims: Sequence[int], plate: str) -> None:

@@ -1,12 +1,15 @@
 """What the arguments of a model are called in messages."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from numpyro.primitives import Messenger
+
+# Parts of a message, and characters of them together.
+_MOST, _LONGEST = 20, 600
 
 
 def parameter_names(
@@ -50,6 +53,20 @@ def path_name(path: tuple[Any, ...], names: list[str]) -> str:
     return root + jax.tree_util.keystr(tuple(rest))
 
 
-def quoted(names: Iterator[str] | Sequence[str]) -> str:
+def quoted(names: Iterable[str]) -> str:
     """Join names for a message."""
-    return ", ".join(f"`{name}`" for name in names)
+    return joined(f"`{name}`" for name in names)
+
+
+def joined(parts: Iterable[str], separator: str = ", ") -> str:
+    """Join parts of a message, as many as somebody reads.
+
+    Of more it does not say how many: that may be the number of records.
+    """
+    given = list(parts)
+    shown: list[str] = []
+    for part in given[:_MOST]:
+        if shown and len(separator.join((*shown, part))) > _LONGEST:
+            break
+        shown.append(part)
+    return separator.join(shown) + (" and others" if len(shown) < len(given) else "")

@@ -201,7 +201,8 @@ class PrivateModel(Frozen):
         :returns: Arrays of shape ``(num_records, ...)``; one record is ``[a[i : i + 1], ...]``.
         :raises UnsupportedModelError: when the arguments differ in anything but the arrays' values.
         """
-        given, arrays = read_arguments(self.function, model_args, model_kwargs)
+        read = self.function, model_args, model_kwargs
+        given, arrays = redacted(self.private_size, read_arguments, *read)
         layout = given.redacted() if self.private_size else given
         if layout != self.layout:
             raise UnsupportedModelError(
@@ -349,7 +350,7 @@ def _specify(
         raise UnsupportedModelError(
             f"the model is an unhashable {type(model).__name__}: pass a function"
         )
-    layout, _ = read_arguments(model, model_args, model_kwargs)
+    layout, _ = redacted(private_size, read_arguments, model, model_args, model_kwargs)
     if private_size and (layout.shards is not None or layout.storage is not None):
         raise UnsupportedModelError(
             "the number of records is private, and cannot stay so where records are divided among "

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.checks.closures import unhanded
 from numpyro_dp.model.jaxprs import (
     Program,
     Pruned,
@@ -131,7 +132,7 @@ def global_programs(
         dropped=tuple(k for k in whole.program.out["deterministic"] if k in dropped),
     )
     for pruned in (programs.log_prior, programs.constrain, programs.deterministics):
-        require_no_closure(pruned, layout, num_records)
+        require_no_closure(pruned, layout, num_records, model)
     return programs
 
 
@@ -197,7 +198,7 @@ def record_program(
     def term(values: dict[str, Any], arrays: list[Any], key: jax.Array) -> jax.Array:
         return run(values, layout.fill(arrays), key, 1)
 
-    with explained(run.plate, 1):
+    with explained(run.plate, 1, perhaps=lambda: unhanded(run.model, layout, run.num_records)):
         program = trace_program(term, dict(values), layout.structs(1), key_struct())
     pruned = prune(program)
     if np.shape(program.out) != ():
@@ -294,20 +295,27 @@ def _require_own(derivative: Program, layout: Layout, num_records: int) -> None:
     require_no_closure(pruned, layout, num_records)
 
 
-def require_no_closure(pruned: Pruned, layout: Layout, num_records: int) -> None:
+def require_no_closure(
+    pruned: Pruned,
+    layout: Layout,
+    num_records: int,
+    function: Callable[..., Any] | None = None,
+) -> None:
     """Refuse an array constant with one entry for each record, unless it is public.
 
     :param pruned: a program of the model.
     :param layout: the model's arguments.
     :param num_records: number of records.
+    :param function: whose program it is: its code may have a name for the array.
     :raises UnsupportedModelError: with the array's shape and the remedy.
     """
     for constant in constants(pruned.jaxpr, pruned.consts):
         if num_records in np.shape(constant) and not layout.is_public(constant):
+            cause = "" if function is None else unhanded(function, layout, num_records)
             raise UnsupportedModelError(
                 f"the model closes over an array {np.shape(constant)}, which by its shape may hold "
                 "records: pass it as an argument (wrapped in `numpyro_dp.public` if it holds "
-                "nothing private)"
+                f"nothing private){cause}"
             )
 
 

@@ -6,29 +6,25 @@ known to everybody. Anything else is refused, because guessing wrong would publi
 """
 
 import functools
-import hashlib
-import pickle
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from numpyro_dp._arrays import as_jax, how_to_convert, how_to_unite
+from numpyro_dp._arrays import as_jax, how_to_convert, how_to_unite, is_numeric, listed_numbers
 from numpyro_dp._shards import PaddedRecords, Shards, shards_of
 from numpyro_dp._sources import NOT_FETCHED, Reading, RecordSource, Storage, storage_of
 from numpyro_dp.errors import UnsupportedModelError, refuse
+from numpyro_dp.model.frozen import STATIC_TYPES, Token, public_token, static_token
 from numpyro_dp.model.names import parameter_names, path_name, quoted
 
 # So many arrays in a list are rows of one; so many entries may be records of a private number.
 MANY = 10
-_STATIC_TYPES = (bool, int, float, complex, str, bytes)
 # Rows in the place of a private number of records: a prime, hardly the length of another axis. What
 # is traced on them must be the same on few, too.
 _PUBLIC_ROWS, _FEW_ROWS = 1_009, 3
-Token: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +124,7 @@ class Layout:
     def public_arrays(self) -> Iterator[np.ndarray]:
         """Yield every array inside a public argument."""
         for part in jax.tree.leaves([leaf.value for leaf in self.declared]):
-            if isinstance(part, (np.ndarray, jax.Array)) and _is_numeric(part):
+            if isinstance(part, (np.ndarray, jax.Array)) and is_numeric(part):
                 yield np.asarray(part)
 
     def is_public(self, value: Any) -> bool:
@@ -256,7 +252,12 @@ def read_arguments(
         nor wrapped in :func:`public`, for array scalars and for arrays without rows.
     """
     pair = (tuple(model_args), dict(model_kwargs or {}))
-    paths, tree = jax.tree_util.tree_flatten_with_path(pair)
+
+    def is_one(value: Any) -> bool:
+        # Of a list of numbers one sentence is said, and not one for each of them.
+        return value is not pair[0] and bool(listed_numbers(value))
+
+    paths, tree = jax.tree_util.tree_flatten_with_path(pair, is_leaf=is_one)
     names = parameter_names(model, *pair)
     leaves: list[ArrayLeaf | FixedLeaf] = []
     arrays: list[Any] = []
@@ -317,16 +318,15 @@ def _is_array_like(value: Any) -> bool:
     return isinstance(value, kinds)
 
 
-def _is_numeric(value: Any) -> bool:
-    dtype = value.dtype
-    return not jnp.issubdtype(dtype, jax.dtypes.extended) and (
-        jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
-    )
-
-
 def _read_leaf(name: str, value: Any) -> ArrayLeaf | FixedLeaf:
     if isinstance(value, Public):
-        return FixedLeaf(name, _public_token(value.value), value.value, declared=True)
+        return FixedLeaf(name, public_token(value.value), value.value, declared=True)
+    if listed := listed_numbers(value):
+        few = f", or `numpyro_dp.public({name})` if they are known without the records"
+        raise UnsupportedModelError(
+            f"argument `{name}` is a {listed}: pass `np.asarray({name})`"
+            f"{few if len(value) < MANY else ''}"
+        )
     if isinstance(value, np.generic) or (_is_array_like(value) and value.ndim == 0):
         raise UnsupportedModelError(
             f"argument `{name}` is an array scalar, perhaps computed from the data. Of a number "
@@ -335,8 +335,8 @@ def _read_leaf(name: str, value: Any) -> ArrayLeaf | FixedLeaf:
         )
     if _is_array_like(value):
         return _read_array(name, value)
-    if isinstance(value, _STATIC_TYPES) or callable(value):
-        return FixedLeaf(name, _static_token(value), value, declared=False)
+    if isinstance(value, STATIC_TYPES) or callable(value):
+        return FixedLeaf(name, static_token(value), value, declared=False)
     raise UnsupportedModelError(
         f"argument `{name}` is a {type(value).__name__}: pass NumPy or JAX arrays (or "
         f"`numpyro_dp.public({name})` if it holds nothing private){how_to_convert(name, value)}"
@@ -349,7 +349,7 @@ def _read_array(name: str, value: Any) -> ArrayLeaf:
             f"argument `{name}` is a masked array, whose mask JAX would drop: pass the values and "
             "a Boolean mask as two arrays"
         )
-    if not _is_numeric(value):
+    if not is_numeric(value):
         raise UnsupportedModelError(
             f"argument `{name}` is an array of dtype {value.dtype}: encode it as numbers (integer "
             f"codes for categories){how_to_unite(value)}"
@@ -373,28 +373,3 @@ def _frozen_copy(value: Any) -> Any:
     copy = value.copy()
     copy.flags.writeable = False
     return copy
-
-
-def _static_token(value: Any) -> Token:
-    # repr tells 1 from True from 1.0, and a NaN from nothing else: == does neither.
-    if value is None or isinstance(value, _STATIC_TYPES):
-        return (type(value), repr(value))
-    return (type(value), value if isinstance(value, Hashable) else id(value))
-
-
-def _public_token(value: Any) -> Token:
-    leaves, tree = jax.tree.flatten(value)
-    return (tree, *map(_public_leaf_token, leaves))
-
-
-def _public_leaf_token(value: Any) -> Token:
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)) and _is_numeric(value):
-        array = np.ascontiguousarray(np.asarray(value))
-        return (array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).hexdigest())
-    if isinstance(value, _STATIC_TYPES):
-        return _static_token(value)
-    try:
-        return (type(value), hashlib.sha256(pickle.dumps(value)).hexdigest())
-    except Exception:
-        # Not picklable: only the very same object counts as equal.
-        return (type(value), id(value))

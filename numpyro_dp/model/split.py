@@ -96,7 +96,7 @@ def _parts(spec: Spec, structure: Structure) -> Parts:
     )
     run = RowRun(model, plate, num_records, enumeration_dim(structure))
     term = record_program(run, layout, programs.constrained)
-    require_no_closure(term, layout, num_records)
+    require_no_closure(term, layout, num_records, model)
     require_own_gradient(term, layout, num_records, len(jax.tree.leaves(programs.constrained)))
     return Parts(model, plate, num_records, structure, programs, term, run)
 

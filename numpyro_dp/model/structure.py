@@ -109,7 +109,7 @@ def read_structure(
         return terms, latents, outcomes
 
     structs = layout.structs(rows)
-    with explained(given=given, perhaps=misfits(layout)):
+    with explained(given=given, perhaps=lambda: misfits(model, layout)):
         program = trace_program(outline, structs, key_struct())
     if program.closed.jaxpr.effects:
         raise UnsupportedModelError(

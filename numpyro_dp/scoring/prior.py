@@ -42,12 +42,19 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
             "dist.Normal(0, 10)"
         )
     draws = np.asarray(_drawn(model), np.float64)
-    low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
-    spread = (high - low) / _QUARTILES
-    if not (np.isfinite(middle).all() and np.isfinite(spread).all() and (spread > 0).all()):
+    # What has overflowed is refused below, by name.
+    with np.errstate(all="ignore"):
+        low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
+        spread = (high - low) / _QUARTILES
+    without = ~(np.isfinite(middle) & np.isfinite(spread) & (spread > 0))
+    if without.any():
+        sizes = [(name, struct.size) for name, struct in sorted(model.structure.latents.items())]
+        sites = np.repeat([name for name, _ in sizes], [size for _, size in sizes])
         raise UnsupportedModelError(
-            "some coordinate of the prior has no spread that a number holds: give every latent a "
-            "proper prior on the scale of the answer"
+            f"the prior of {quoted(dict.fromkeys(sites[without]))} has no spread that a number "
+            "holds: half of its draws, or more, are too large, too small or all alike. Give it a "
+            "proper prior on the scale of the answer; what exponentiates, such as "
+            "`OrderedTransform`, `ExpTransform` or `LogNormal`, takes logarithms, not hundreds"
         )
     return PriorMoments(middle, spread)
 

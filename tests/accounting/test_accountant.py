@@ -243,6 +243,7 @@ def test_with_a_budget_the_report_says_what_is_guaranteed_and_what_counts(accoun
         f"Gaussians; ε = {rounded_up(planned)} had all been planned)"
     )
     assert lines(report)["left"].startswith(f"ε = {rounded_down(accountant.remaining())}")
+    assert lines(report)["left"].endswith("ε does not subtract)")
 
 
 def test_without_a_budget_no_more_is_claimed_than_for_a_list_fixed_in_advance():

@@ -163,6 +163,7 @@ def test_arguments_of_unequal_length_are_refused_without_the_number(data):
 def test_records_as_a_list_are_refused_without_the_number(data):
     x, y = data
     refused(ndp.UnsupportedModelError, x, y.tolist())
+    refused(ndp.UnsupportedModelError, x, list(y))
 
 
 @pytest.mark.usefixtures("no_compilation_cache")

@@ -820,3 +820,61 @@ def test_a_global_that_changes_between_two_runs_is_seen(monkeypatch):
     with pytest.raises(ndp.UnsupportedModelError, match=r"the model names `LATER`"):
         private_model(model_by_later, data(), check=False)
     assert len(accountant.entries) == spent
+
+
+EXPOSURE = np.ones(N, np.float32)
+
+
+def scaled_by_row(x, y):
+    observe(x, y, scale=1.0, centre=EXPOSURE[:, None])
+
+
+def with_a_column(x, y):
+    observe(jnp.concatenate([x[:, :1], EXPOSURE[:, None]], 1), y)
+
+
+def in_a_factor(x, y):
+    numpyro.factor("offset", jnp.sum(EXPOSURE) * 1.0)
+    observe(x, y)
+
+
+def closing_over(exposure):
+    return lambda x, y: observe(x, y, centre=exposure[:, None])
+
+
+def of_rows(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ w + EXPOSURE, 1.0), obs=y)
+
+
+@pytest.mark.parametrize("private_size", [False, True])
+@pytest.mark.parametrize(
+    ("model", "name", "plate"),
+    [
+        (scaled_by_row, "EXPOSURE", None),
+        (with_a_column, "EXPOSURE", None),
+        (in_a_factor, "EXPOSURE", None),
+        (closing_over(EXPOSURE), "exposure", None),
+        (partial(lambda x, y, e: observe(x, y, centre=e[:, None]), e=EXPOSURE), "e", None),
+        (of_rows, "EXPOSURE", "auto"),
+    ],
+    ids=["global", "column", "factor", "closure", "partial", "auto"],
+)
+def test_what_fails_on_one_record_names_the_array_that_has_more(model, name, plate, private_size):
+    data = np.zeros((N, 2), np.float32), np.zeros(N, np.float32)
+    with pytest.raises(ndp.UnsupportedModelError) as caught:
+        PrivateModel(model, data, data_plate=plate, private_size=private_size)
+    said = f"Perhaps the cause is `{name}`, which its code names: make it an argument"
+    assert said in str(caught.value)
+    assert not (private_size and str(N) in str(caught.value))
+
+
+def test_what_fails_on_the_rows_names_an_array_that_is_longer():
+    whole = np.zeros(2 * N, np.float32)
+    data = np.zeros((N, 2), np.float32), np.zeros(N, np.float32)
+    with pytest.raises(ndp.UnsupportedModelError, match="the cause is `exposure`, which"):
+        PrivateModel(closing_over(whole), data)
+    # A public argument of equal values is told of already, and a small table is none of records.
+    with pytest.raises(ndp.UnsupportedModelError) as caught:
+        PrivateModel(lambda x, y: observe(x @ KNOTS, y), data)
+    assert "the cause" not in str(caught.value)

@@ -1,6 +1,7 @@
 """Tables as others have them: what is refused says what to do, of all arguments at once."""
 
 import re
+from collections import namedtuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_dp as ndp
+from numpyro_dp._arrays import listed_numbers
 from numpyro_dp.model.private_model import PrivateModel
 
 pandas = pytest.importorskip("pandas")
@@ -122,3 +124,78 @@ def test_rows_that_were_left_out_of_one_argument_alone(table):
     # A few public numbers beside the records are no such thing.
     few = jax.ShapeDtypeStruct((3,), jnp.float32)
     assert "same people" not in refusal(by_number, np.zeros((N, 4)), few)
+
+
+MANY = 8_000
+ONES = np.ones(MANY, np.float32)
+Row = namedtuple("Row", "a b")
+LISTS = {
+    "list": (list(ONES), "list of 8,000 numbers"),
+    "tuple": (tuple(ONES), "tuple of 8,000 numbers"),
+    "of JAX": (list(jnp.ones(20)), "list of 20 numbers"),
+    "holes": ([None, 1.0, *ONES], "list of 8,002 numbers"),
+    "rows": ([list(row) for row in np.ones((MANY, 3))], "list of 8,000 rows of numbers"),
+    "rows with names": ([Row(ONES[0], 2.0)] * MANY, "list of 8,000 rows of numbers"),
+    "words": (list(np.full(MANY, "a")), "list of 8,000 array scalars"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_of_array_scalars_is_told_of_in_one_line(name):
+    given, told = LISTS[name]
+    assert refusal(by_number, np.ones((MANY, 3)), given) == (
+        f"argument `y` is a {told}: pass `np.asarray(y)`"
+    )
+
+
+def test_lists_inside_of_arguments_are_named_one_by_one():
+    said = refusal(by_number, {"y": list(ONES), "z": ({"deep": list(ONES)},)}, list(ONES[:3]))
+    assert said == (
+        "3 arguments are refused:"
+        "\n- argument `x['y']` is a list of 8,000 numbers: pass `np.asarray(x['y'])`"
+        "\n- argument `x['z'][0]['deep']` is a list of 8,000 numbers: "
+        "pass `np.asarray(x['z'][0]['deep'])`"
+        "\n- argument `y` is a list of 3 numbers: pass `np.asarray(y)`, or `numpyro_dp.public(y)` "
+        "if they are known without the records"
+    )
+    # Fields with names are no list, nor are positional arguments.
+    assert "`x.a` is an array scalar" in refusal(by_number, Row(ONES[0], 2.0), ONES)
+    assert "`y` is an array scalar" in refusal(by_number, 2.0, ONES[0])
+    held = [ONES[0]]
+    held.append(held)
+    assert not listed_numbers(held)
+
+
+@pytest.mark.parametrize("private_size", [False, True])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {f"person {i}": ONES[0] for i in range(MANY)},
+        {f"column {i}": list(ONES[:2]) for i in range(MANY)},
+        {f"column {i}": [1.0, 2.0] for i in range(MANY)},
+        {f"column {i}": ONES[: i + 1] for i in range(200)},
+        {f"column {i}": ONES for i in range(200)},
+        [object()] * MANY,
+    ],
+    ids=["scalars", "lists", "Python lists", "odd arrays", "arrays", "objects"],
+)
+def test_no_number_of_arguments_makes_a_long_message(given, private_size):
+    with pytest.raises(ndp.UnsupportedModelError) as caught:
+        PrivateModel(by_name, (given,), {}, private_size=private_size)
+    said = str(caught.value)
+    assert len(said) < 2_000
+    # As many sentences as records would tell their number.
+    assert said.count("\n") < 10
+    assert not (private_size and re.search(r"8,?000|\d\d", said))
+
+
+def test_other_values_of_many_public_numbers_are_told_of_in_short():
+    def model(x, table):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("people", x.shape[0]):
+            numpyro.sample("x", dist.Normal(w, 1 + sum(table)), obs=x)
+
+    split = PrivateModel(model, (ONES[:50], [1.0] * 200), {})
+    with pytest.raises(ndp.UnsupportedModelError, match=r"`table\[0\]`.* and others: ") as caught:
+        split.records((ONES[:50], [2.0] * 200))
+    assert len(str(caught.value)) < 1_000

@@ -462,6 +462,25 @@ def test_a_flat_prior_is_refused(y):
     refused(ndp.UnsupportedModelError, r"`mean` is flat.*proper prior", flat, y)
 
 
+ORDERED = dist.TransformedDistribution(
+    dist.Normal(340, 80).expand([3]).to_event(1), dist.transforms.OrderedTransform()
+)
+
+
+@pytest.mark.parametrize("prior", [ORDERED, dist.Normal(3e38, 1e38)], ids=["ordered", "huge"])
+def test_a_prior_that_no_number_holds_is_refused_by_name(y, prior):
+    def overflowing(y):
+        numpyro.sample("before", dist.Normal(0, 1).expand([2]).to_event(1))
+        mean = numpyro.sample("mean", prior)
+        numpyro.sample("then", dist.Normal(0, 1))
+        with numpyro.plate("people", y.shape[0]):
+            numpyro.sample("y", dist.Normal(jnp.mean(mean), 1), obs=y)
+
+    # Warnings of NumPy would be errors here.
+    said = r"prior of `mean` has no spread.*OrderedTransform.*logarithms"
+    refused(ndp.UnsupportedModelError, said, overflowing, y)
+
+
 def test_a_factor_without_an_outcome_is_refused(y):
     def bare(y):
         mean = numpyro.sample("mean", dist.Normal(0, 10))

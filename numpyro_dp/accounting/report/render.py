@@ -133,9 +133,9 @@ def ledger(report: Statement) -> str:
     said = report.ledger_guarantee or f"budget of ε = {_number(report.ledger_budget)}"
     left = "not stated" if report.ledger_left is None else rounded_down(report.ledger_left)
     fails, holds = (" where that fails", " where it holds") if conditions else ("", "")
-    # A user of two budgets expects charged and left to add up.
-    sums = "charges together cost at most the sum of their ε"
-    return f"{said}; {spent} charged{fails}, ε = {left} left{holds}: {sums} ({where})"
+    # Whoever reads two figures expects them to add up to the budget.
+    rule = "ε does not add or subtract, charges compose like noise"
+    return f"{said}; {spent} charged{fails}, ε = {left} left{holds}: {rule} ({where})"
 
 
 def text(report: Statement) -> str:

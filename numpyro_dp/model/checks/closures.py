@@ -24,6 +24,7 @@ from numpyro.distributions import Distribution
 from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.model.names import quoted
 from numpyro_dp.model.records import FixedLeaf, Layout
 
 _OF_SHAPE = frozenset({"shape", "ndim", "dtype", "columns"})
@@ -157,6 +158,27 @@ def refuse_captured_arrays(
             warned.add(name)
             warnings.warn(f"{told}if it does, they are unprotected. {remedy}", stacklevel=2)
     return bool(warned)
+
+
+def unhanded(function: Callable[..., Any], layout: Layout, num_records: int) -> str:
+    """What of a function's code may be why a model fails on its rows; empty where nothing is.
+
+    By the same rule as :func:`refuse_captured_arrays`, which is asked of models that do not fail.
+    """
+    by_shape = layout.tells_length(num_records)
+    names: set[str] = set()
+    # What code names may be anything, and another message waits for this.
+    with contextlib.suppress(Exception):
+        for name, value in _named(function, by_shape):
+            shape = _shape(value) or ()
+            of_all = any(layout.is_of_all(length, num_records) for length in shape)
+            if (of_all or layout.is_longer(shape)) and not layout.is_public(value):
+                names.add(name)
+    if not names:
+        return ""
+    each = "it" if len(names) == 1 else "each"
+    cause = f"{quoted(sorted(names))}, which its code names"
+    return f". Perhaps the cause is {cause}: make {each} an argument"
 
 
 def require_all_handed(

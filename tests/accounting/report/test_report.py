@@ -131,7 +131,9 @@ def test_a_ledgers_row_says_what_its_guarantee_depends_on():
             assert "PROVIDED THAT nobody has the keys" in " ".join(text.split())
         if budget is not None:
             assert "ε = ∞ at δ = 1e-06 charged where that fails" in row
-            assert "left where it holds: charges together cost at most the sum of their ε" in row
+            assert (
+                "left where it holds: ε does not add or subtract, charges compose like noise" in row
+            )
             # Nor does it stand alone where a program reads it.
             assert "nobody has the keys" in report.to_dict()["ledger_guarantee"]
         assert PrivacyReport.from_dict(json.loads(report.to_json())) == report

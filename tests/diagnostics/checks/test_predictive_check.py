@@ -1,7 +1,10 @@
 """Observed and expected means of statistics, at the records' own inputs."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from scipy.stats import poisson
 
@@ -80,6 +83,42 @@ def test_a_statistic_that_reads_what_has_changed_is_asked_anew():
     for shift[0] in (0.0, 1.0):
         found = check(logistic, DRAWS, X, Y, statistics={"shifted": (shifted, 0, 2)})
         assert found["shifted"].observed == pytest.approx(Y.mean() + shift[0], abs=1e-2)
+
+
+def hurdle(x, y, size):
+    w = numpyro.sample("w", dist.Normal(0, 3).expand([2]).to_event(1))
+    b = numpyro.sample("b", dist.Normal(0, 3))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+        with numpyro.handlers.mask(mask=y == 1):
+            numpyro.sample("size", dist.Normal(b, 1), obs=size)
+
+
+def sizes(y, size):
+    b = numpyro.sample("b", dist.Normal(0, 3))
+    with numpyro.plate("people", size.shape[0]):
+        numpyro.sample("size", dist.Normal(b, 1), obs=size)
+
+
+def test_of_two_outcomes_each_has_a_model_of_its_own():
+    """The refusal is followed to the letter: the same draws, no mask, a 0 for the rest."""
+    size = np.where(Y == 1, np.random.default_rng(0).normal(2, 1, len(Y)), 0).astype(np.float32)
+    draws = {**DRAWS, "b": np.full(20, 2.0, np.float32)}
+    with pytest.raises(ndp.UnsupportedModelError, match=r"part alone.*statistics= that are 0"):
+        check(hurdle, draws, X, Y, size)
+    assert 0.001 < check(logistic, draws, X, Y)["mean"].p_value < 0.999
+
+    def told(size, record):
+        return jnp.where(record["y"] == 1, size, 0.0)
+
+    chosen = {"size": (told, -2, 6)}
+    found = check(sizes, draws, Y, size, statistics=chosen)["size"]
+    assert found.observed == pytest.approx(size.mean(), abs=1e-2)
+    assert found.expected == pytest.approx(2 * Y.mean(), abs=0.05)
+    assert 0.001 < found.p_value < 0.999
+    # Of a part that is off by half a standard deviation of the outcome it says so.
+    off = check(sizes, {**draws, "b": draws["b"] - 0.5}, Y, size, statistics=chosen)["size"]
+    assert off.p_value < 1e-6
 
 
 def test_a_model_that_is_off_is_told_by_the_tail():
