@@ -23,7 +23,13 @@ from numpyro_dp import _validate
 from numpyro_dp._whole_file import write_whole
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report.facts import RunFacts
-from numpyro_dp.families.one_gaussian import APART_BELOW, has_free_shares, overlap
+from numpyro_dp.families.one_gaussian import (
+    APART_BELOW,
+    MOST_BLURRED,
+    blurred,
+    has_free_shares,
+    overlap,
+)
 from numpyro_dp.model.data_free import read_coordinates, run_data_free
 from numpyro_dp.model.guided.chosen_outcomes import chosen_of
 from numpyro_dp.model.names import quoted
@@ -141,7 +147,7 @@ def kind_of(model: PrivateModel) -> Kind:
     arrays = sorted({_entry_name(model.layout.arrays[i], e) for i, e in chosen.partial})
     return Kind(
         mixture=mixture,
-        apart=mixture and overlap(model) < APART_BELOW,
+        apart=mixture and overlap(model) < APART_BELOW and blurred(model) < MOST_BLURRED,
         unlike=() if chosen.places else chosen.told,
         partial=arrays,
         asked=chosen.asked,

@@ -9,8 +9,10 @@ import pytest
 from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_dp as ndp
-from numpyro_dp.families.one_gaussian import has_free_shares, overlap
+from numpyro_dp.families.one_gaussian import APART_BELOW, blurred, has_free_shares, overlap
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.released import kind_of
+from numpyro_dp.scoring.verdicts import foretold
 
 N, G, D = 2_000, 12, 3
 RNG = np.random.default_rng(0)
@@ -194,6 +196,28 @@ def test_a_wrap_outside_is_sampled_and_one_inside_is_a_product():
 )
 def test_how_much_the_priors_of_components_overlap(model, low, high):
     assert low <= overlap(PrivateModel(model, (X, GROUP, REAL))) <= high
+
+
+@pytest.mark.parametrize(
+    ("model", "low", "high"),
+    [
+        # Two at a distance of 2 ± .7 and 4 ± .7, whose sd is above half of it; twelve sds of 512.
+        (mixture([-1.0, 1.0], 0.5), 0.25, 0.45),
+        (mixture([-2.0, 2.0], 0.5), 0.0, 0.13),
+        (wide_about_narrow, 0.0, 0.0),
+        (linear, None, None),
+    ],
+)
+def test_how_often_components_lie_closer_than_two_of_their_sds(model, low, high):
+    found = blurred(PrivateModel(model, (X, GROUP, REAL)))
+    assert np.isnan(found) if low is None else low <= found <= high
+
+
+def test_a_mixture_whose_components_blur_is_named_though_its_centres_are_apart():
+    split = PrivateModel(mixture([-1.0, 1.0], 0.5), (X, GROUP, REAL))
+    assert overlap(split) < APART_BELOW
+    assert foretold(kind_of(split))[0].startswith("with care: of a mixture the rounds may agree")
+    assert foretold(kind_of(PrivateModel(mixture([-3.0, 3.0], 0.5), (X, GROUP, REAL)))) == ()
 
 
 @pytest.mark.parametrize(

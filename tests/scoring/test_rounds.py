@@ -19,7 +19,7 @@ from numpyro_dp.scoring.rounds import (
     pool,
 )
 from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE, SQUARES_SHARE, TAIL_SHARE
-from numpyro_dp.scoring.verdicts import WITH_CARE, beginning
+from numpyro_dp.scoring.verdicts import WITH_CARE, Kind, beginning
 
 DIM, RECORDS = 4, 5_000
 
@@ -322,14 +322,14 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     assert "StudentT(4, …) for Normal" in torn[0]
     assert "DPSGLD" not in torn[0]
     # Of a mixture the remedy is another, and what no number tells is said in any case.
-    mixed = at._replace(disagreement=15.0).verdicts("abcd", mixture=True)
+    mixed = at._replace(disagreement=15.0).verdicts("abcd", kind=Kind(mixture=True))
     assert "a prior centre of its own" in mixed[0]
     assert "StudentT" not in mixed[0]
     calm = at._replace(misfit=1.0)
-    (standing,) = calm.verdicts("abcd", mixture=True)
+    (standing,) = calm.verdicts("abcd", kind=Kind(mixture=True))
     assert standing.startswith("with care: of a mixture")
     # Of components that cannot trade places nothing stands.
-    assert calm.verdicts("abcd", mixture=True, apart=True) == ()
+    assert calm.verdicts("abcd", kind=Kind(mixture=True, apart=True)) == ()
     assert "ndp.coverage" in standing
 
 
