@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ _SURE, _STRAYS = 2.5, 0.006
 _TORN = 2.2
 # Where no more of a prior's variance than this is taken away, an interval is the prior's; where of
 # none more than this, nothing much was told at all.
-TOLD, _MUCH, _NAMED = 0.2, 0.85, 6
+TOLD, _MUCH, _NAMED, _FEW_NAMED = 0.2, 0.85, 6, 3
 # Above this intervals were 1.96 to 5.5 times as wide as NUTS's (64 releases of eight models): the
 # clip takes off information too, which no one sees here.
 DROWNED = 1.5
@@ -359,7 +360,6 @@ def foretold(kind: Kind) -> tuple[str, ...]:
 
 
 def _heard(names: Sequence[str], read: Sequence[bool] | None) -> np.ndarray:
-    """Which coordinates a verdict may be about: those that records' terms read."""
     return np.ones(len(names), bool) if read is None else np.asarray(read, bool)
 
 
@@ -376,13 +376,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _counted(names: Sequence[str], chosen: np.ndarray) -> str:
-    """The sites of the chosen coordinates, each with how many of its own these are."""
+    """The chosen coordinates by name, of a site with many how many of its own these are."""
     sites = [name.partition("[")[0] for name in names]
-    sizes, among = Counter(sites), Counter(sites[k] for k in np.flatnonzero(chosen))
-    return ", ".join(
-        site if sizes[site] == 1 else f"{site} ({count} of {sizes[site]})"
-        for site, count in among.items()
-    )
+    sizes, told = Counter(sites), []
+    for site, group in groupby(np.flatnonzero(chosen), lambda k: sites[k]):
+        own = [names[k] for k in group]
+        told += own if len(own) <= _FEW_NAMED else [f"{site} ({len(own)} of {sizes[site]})"]
+    return ", ".join(told)
 
 
 def beginning(verdict: str) -> str:

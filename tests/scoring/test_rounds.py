@@ -218,7 +218,7 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     assert "told of theta[0]: its" in untold
     assert len(drowned) == 1
     assert drowned[0].startswith(
-        "wide: privacy noise doubles intervals: those of beta, theta (1 of 3) are twice as wide"
+        "wide: privacy noise doubles intervals: those of beta, theta[2] are twice as wide"
     )
     assert at._replace(widened=np.full(5, 1.5)).verdicts(names) == (untold,)
     # Where the rounds have not arrived no width means anything.
@@ -256,7 +256,7 @@ def test_what_few_records_told_of_is_named(truth):
     ]
     # One verdict on a coordinate: that it is untold, or that noise doubles it as it does others.
     (wide,) = at._replace(widened=np.array([1.0, 3.0, 1.0, 1.0])).verdicts(names, read)
-    assert wide.startswith("wide: privacy noise doubles intervals: those of level (1 of 2)")
+    assert wide.startswith("wide: privacy noise doubles intervals: those of level[0]")
     (untold,) = at._replace(resolved=np.array([0.9, 0.1, 0.9, 0.9])).verdicts(names, read)
     assert untold.startswith("wide: next to nothing was told of level[0]")
     assert at._replace(travelled=99.0).verdicts(names, read)[1:] == ()
