@@ -38,7 +38,7 @@ DROWNED = 1.5
 # six releases or twenty, tests/benchmarks/bench_rare_levels.py). Of few coordinates a tighter bound
 # leaves less, some 5.7√d of all of them.
 FAINT, _FEW_COORDINATES = 9.0, 3.0
-# Of levels also where it was less than this and than this part of the clearest: intervals were 1.6
+# Of levels also where it was less than this and this part of their site's clearest: they were 1.6
 # to 3.8 times as wide, and above up to 2.2 (71 coordinates of three models, five releases each).
 _LEVELS, _OF_CLEAREST = 16.0, 0.7
 # Where few records speak, how far scores vary is known to .06 to .30; where the truth lies far out
@@ -279,13 +279,13 @@ class Located(NamedTuple):
         # A level or group is one of several coordinates; a site of one is more often a dispersion,
         # which lay 3 to 5 of its own sds off (docs/limitations.md).
         several = np.array(["[" in name for name in names])
-        clearest = np.max(self.signal, where=_heard(names, read), initial=0.0)
-        below = np.full(len(names), faint_below(len(names)))
-        below[several] = np.maximum(below[several], min(_LEVELS, _OF_CLEAREST * clearest))
+        site = np.array([name.partition("[")[0] for name in names])
+        clearest = np.array([self.signal[site == each].max() for each in site])
+        levels = np.where(several, np.minimum(_LEVELS, _OF_CLEAREST * clearest), 0)
+        below = np.maximum(levels, faint_below(len(names)))
         # Where noise hides much of everything it is not that these have few records.
         faint = told & ~drowned & (self.signal < below)
-        # Of what has not arrived no width means anything.
-        if not self.arrived:
+        if not self.arrived:  # No width means anything.
             return ()
         levels = [names[k] for k in np.flatnonzero(faint & several)]
         single = [names[k] for k in np.flatnonzero(faint & ~several)]

@@ -62,6 +62,21 @@ def who_answered_both(y, z):
         numpyro.sample("z", dist.Normal(b, 1), obs=z)
 
 
+def the_second_of_who_gave_both(y, z):
+    a, b = latents()
+    with numpyro.plate("N", len(y)):
+        known, both = ~jnp.isnan(y), ~jnp.isnan(y + z)
+        numpyro.sample("y", dist.Normal(a, 1).mask(known), obs=y)
+        numpyro.sample("z", dist.Normal(b, 1).mask(both), obs=z)
+
+
+def a_code_decides(code, y):
+    a, b = latents()
+    with numpyro.plate("N", len(y)):
+        numpyro.sample("code", dist.Poisson(jnp.exp(a)), obs=code)
+        numpyro.sample("y", dist.Normal(b, 1).mask(code + 0 * jnp.isnan(y) == 17), obs=y)
+
+
 def columns_of_a_table(t):
     a, b = latents()
     with numpyro.plate("N", len(t)):
@@ -95,6 +110,7 @@ def way(model, *arrays):
         (both_with_gaps, (Y, Y[::-1].copy())),
         (by_an_input, (Y > 3, Y, Y[::-1].copy())),
         (who_answered_both, (Y - 3, Y[::-1] - 3)),
+        (the_second_of_who_gave_both, (Y, Y[::-1].copy())),
         (a_table_with_gaps, (np.c_[Y, Y, Y],)),
     ],
 )
@@ -103,13 +119,19 @@ def test_masks_that_leave_out_what_is_missing_are_taken(model, arrays):
 
 
 @pytest.mark.parametrize(
-    ("model", "arrays"), [(hurdle, (Y,)), (columns_of_a_table, (np.c_[SOME, Y],))]
+    ("model", "arrays", "site"),
+    [
+        (hurdle, (Y,), "cost"),
+        (columns_of_a_table, (np.c_[SOME, Y],), "cost"),
+        # Of a value that nobody tried.
+        (a_code_decides, (SOME, Y), "y"),
+    ],
 )
-def test_a_mask_that_cannot_follow_is_refused_before_the_charge(model, arrays):
+def test_a_mask_that_cannot_follow_is_refused_before_the_charge(model, arrays, site):
     """The intercept of `any` lay 3 to 8 of its own sds off, under a note that said *with care*."""
     accountant = ndp.Accountant(ndp.Budget(2.0, 1e-5))
     release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(1.0, 1e-5), accountant=accountant)
-    with pytest.raises(ndp.UnsupportedModelError, match="asked `cost` hangs on another of its"):
+    with pytest.raises(ndp.UnsupportedModelError, match=f"asked `{site}` hangs on another of its"):
         release.forecast(*arrays)
     with pytest.raises(ndp.UnsupportedModelError, match="Pass each outcome as an argument"):
         release.run(jax.random.key(0), *arrays, progress_bar=False)

@@ -92,7 +92,7 @@ def masks_stay(patch):
     case=1,
 )
 def tables_not_looked_into(patch):
-    patch.setattr(chosen_outcomes.Read, "_followed", lambda self, i: [])
+    patch.setattr(chosen_outcomes.Read, "_followed", lambda self, i, values: [])
 
 
 @mutation(

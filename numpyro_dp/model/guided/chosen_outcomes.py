@@ -8,7 +8,7 @@ others. If each outcome is an argument as it is, all are drawn in turn, and mask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -23,8 +23,10 @@ from numpyro_dp.model.plates import Trace, peeled, row_sites
 from numpyro_dp.model.private_model import PrivateModel
 
 # What entries of a table are made to be in turn, about so many made-up records.
-_VALUES = (-1e4, -10.0, -1.0, 0.0, 0.5, 1.0, 2.0, 10.0, 1e4)
-_RECORDS, _MOST_ENTRIES = 8, 256
+_VALUES = (-1e4, -10.0, -1.0, 0.0, 0.5, *range(1, 11), 1e4)
+# Values that most laws allow.
+_USUAL = (0.0, 1.0, 0.0, 1.0, 0.5, 2.0)
+_RECORDS, _MOST_ENTRIES = 16, 256
 
 
 class Chosen(NamedTuple):
@@ -82,15 +84,18 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
     # Of arrays that nobody observes it matters only later.
     of = {i for part in shown for i in part.arrays}
     seen = [part.entries(of) for part in shown]
-    asked_of = [_parents(part.entries(of), seen, k) for k, part in enumerate(asked)]
+    by_mask = [part.entries(of, missing=False) for part in asked]
+    by_law = [part.entries(of) for part in told]
+    asked_of = [_parents(entries, seen, k) for k, entries in enumerate(by_mask)]
     # What one mask leaves out together is missing, and does not hang on each other.
     asked_of = [{j for j in at if asked[j] != asked[k]} for k, at in enumerate(asked_of)]
-    told_of = [_parents(part.entries(of), seen, k) for k, part in enumerate(told)]
+    told_of = [_parents(entries, seen, k) for k, entries in enumerate(by_law)]
     parents = [one | other for one, other in zip(asked_of, told_of, strict=True)]
     names, order = list(places), _in_order(parents)
-    # A mask that reads its own outcome tells who is missing, which a draw would not be; a law that
-    # does draws entry after entry.
-    own = any(each[k].entries(of) & seen[k] for each in (asked, told) for k in range(count))
+    # A law that reads its own outcome draws entry after entry, and a mask that does tells who is
+    # missing, which a draw would not be.
+    own = any(one[k] & seen[k] for one in (by_mask, by_law) for k in range(count))
+    own |= any(part.entries(of) - entries for part, entries in zip(asked, by_mask, strict=True))
     known = {names[k]: place for k in order or () if (place := places[names[k]]) is not None}
     alone = len(set(known.values())) == count
     chosen = [k for k in range(count) if asked_of[k]]
@@ -139,16 +144,27 @@ class Read:
 
     __hash__ = None
 
-    def entries(self, of: set[int] | None = None) -> Entries:
-        """By array, of those in ``of``, and number of the entry."""
+    def entries(self, of: set[int] | None = None, *, missing: bool = True) -> Entries:
+        """By array, of those in ``of``, and number of the entry.
+
+        :param missing: also those of which only matters whether they are missing (NaN).
+        """
         found: Entries = set()
         for i in self.arrays if of is None else self.arrays & of:
-            one = self.leaves[self.first + i].size == 1
-            found |= {(i, 0)} if one else {(i, e) for e in self._followed(self.first + i)}
+            here = self.first + i
+            if self.leaves[here].size == 1 and (missing or not self._only_missing(here)):
+                found.add((i, 0))
+            elif self.leaves[here].size > 1:
+                found |= {(i, e) for e in self._followed(here, _VALUES)}
         return found
 
-    def _followed(self, i: int) -> list[int]:
-        """Entries of a table that it is seen to follow: a program does not say which it reads.
+    def _only_missing(self, i: int) -> bool:
+        floats = jnp.issubdtype(self.leaves[i].dtype, jnp.inexact)
+        told = floats and self._followed(i, (0.0, np.nan))
+        return bool(told) and not self._followed(i, _VALUES)
+
+    def _followed(self, i: int, values: Sequence[float]) -> list[int]:
+        """Entries of an array that it is seen to follow: of a table a program does not say which.
 
         A value that is missing is none of those tried: a mask of who is missing follows nothing.
         """
@@ -157,8 +173,8 @@ class Read:
             return []
         rng = np.random.default_rng(0)
         with np.errstate(invalid="ignore"):
-            made = [rng.choice(_VALUES, (_RECORDS, *x.shape)).astype(x.dtype) for x in leaves]
-            values = np.asarray(_VALUES).astype(leaves[i].dtype)
+            made = [rng.choice(_USUAL, (_RECORDS, *x.shape)).astype(x.dtype) for x in leaves]
+            tried = np.asarray(values).astype(leaves[i].dtype)
 
         def at(record: Any, entry: Any, value: Any) -> Any:
             inputs = [rows[record] for rows in map(jnp.asarray, made)]
@@ -166,7 +182,7 @@ class Read:
             return jnp.ravel(self.part(inputs)[0])
 
         over = jax.vmap(jax.vmap(jax.vmap(at, (None, None, 0)), (None, 0, None)), (0, None, None))
-        found = quickly_jitted(over)(jnp.arange(_RECORDS), jnp.arange(size), values)
+        found = quickly_jitted(over)(jnp.arange(_RECORDS), jnp.arange(size), tried)
         seen = np.asarray(found)
         same = (seen == seen[:, :, :1]) | (np.isnan(seen) & np.isnan(seen[:, :, :1]))
         return [int(entry) for entry in np.flatnonzero(~same.all(axis=(0, 2, 3)))]
