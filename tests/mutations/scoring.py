@@ -53,6 +53,7 @@ def drowned_unnamed(patch):
 )
 def few_records_unnamed(patch):
     patch.setattr(verdicts, "FAINT", 0.0)
+    patch.setattr(verdicts, "_LEVELS", 0.0)
 
 
 @mutation(
