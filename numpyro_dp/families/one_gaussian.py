@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import jax
@@ -177,11 +178,9 @@ def overlap(model: PrivateModel) -> float:
     deviations of the prior apart. NaN where nothing is known: of components of several families,
     or without moments.
     """
-    told = _moments(model)
-    if not told:
-        return math.nan
-    features = [np.moveaxis(each, 1, -1).reshape(*each.shape[::2], -1) for each in told]
-    return _worst_told(np.concatenate(features, axis=2))
+    rows = [np.moveaxis(each, 1, -1) for each in _moments(model)]
+    worst = [_worst_told(each.reshape(*each.shape[:2], -1)) for each in rows]
+    return max(worst, default=math.nan)
 
 
 @lru_cache(maxsize=16)
@@ -191,40 +190,39 @@ def blurred(model: PrivateModel) -> float:
     Of records that come of such components none tells which, and several modes may suit them all,
     however far apart the priors of the centres are. Whose sds differ by three times are not meant.
     """
-    told = _moments(model)
-    number, close = (told[0].shape[2] if told else 0), []
-    for one in range(number):
-        for other in range(one + 1, number):
-            apart = []
-            for mean, log_variance in (np.moveaxis(each, 1, 0) for each in told):
-                sds = np.exp(log_variance[:, [one, other]] / 2)
-                gap = (mean[:, one] - mean[:, other]) / sds.mean(1)
-                stretch = np.abs(np.log(sds[:, 0] / sds[:, 1])).max(-1)
-                apart.append((np.linalg.norm(gap, axis=-1) >= 2) | (stretch >= np.log(3)))
-            close.append(~np.any(apart, axis=0))
+    close = []
+    for mean, log_variance in (np.moveaxis(each, 1, 0) for each in _moments(model)):
+        sds = np.exp(log_variance / 2)
+        for one, other in combinations(range(mean.shape[1]), 2):
+            gap = (mean[:, one] - mean[:, other]) / ((sds[:, one] + sds[:, other]) / 2)
+            stretch = np.abs(np.log(sds[:, one] / sds[:, other])).max(-1)
+            # Of two records whichever tells them better; its numbers count together.
+            apart = np.linalg.norm(gap.reshape(len(gap), 2, -1), axis=2).max(1)
+            close.append((apart < 2) & (stretch < np.log(3)))
     return float(np.any(close, axis=0).mean()) if close else math.nan
 
 
 @lru_cache(maxsize=16)
 def _moments(model: PrivateModel) -> list[np.ndarray]:
-    """Means and logarithms of variances of components, of draws of the prior and two records.
+    """Means and logarithms of variances of components of each mixture, of draws of the prior.
 
-    Each of shape (draws, 2, components, numbers).
+    Of shape (draws, 2, components, numbers), the numbers of one record and then of another.
     """
     drawn = prior_draws(model, random.key(0))[1]
 
     def features(values: dict) -> list[Any]:
-        found = []
+        found: list[list[Any]] = []
         for filling in (0, 1):
             arrays = [jnp.full(s.shape, filling, s.dtype) for s in model.layout.structs(1)]
             sites = record_sites(model.function, model, values, arrays, random.key(0))
             laws = [peeled(site["fn"]).fn for site in sites.values() if site["is_observed"]]
+            found.append([])
             for law in laws:
                 if isinstance(law, dist.MixtureSameFamily):
                     moments = law.component_mean, jnp.log(law.component_variance)
                     front = [jnp.moveaxis(each, law.mixture_dim, 0) for each in moments]
-                    found.append(jnp.stack([each.reshape(len(each), -1) for each in front]))
-        return found
+                    found[-1].append(jnp.stack([each.reshape(len(each), -1) for each in front]))
+        return [jnp.concatenate(both, axis=2) for both in zip(*found, strict=True)]
 
     try:
         told = quickly_compiled(jax.vmap(features), drawn)(drawn)

@@ -26,6 +26,7 @@ from numpyro_dp.families.sites import record_sites
 from numpyro_dp.model.guided.own_samples import (
     as_observed,
     has_own_samples,
+    in_its_array,
     require_own_samples,
 )
 from numpyro_dp.model.messages import explained
@@ -188,6 +189,23 @@ def simulator(model: PrivateModel) -> Callable[[dict, list, Any], list]:
 
 def redrawn(model: PrivateModel, values: Mapping[str, Any], record: list, key: Any) -> list:
     """One record with outcomes drawn from the model, constrained latents given."""
+    try:
+        drawn = _in_turn(model, values, record, key, as_observed)
+        if any(x.dtype != leaf.dtype for x, leaf in zip(drawn, record, strict=True)):
+            # What the model does with a whole number, as to take it for an index, fails here.
+            observed_sites(model, values, drawn, key)
+    except TypeError:
+        drawn = _in_turn(model, values, record, key, in_its_array)
+    return drawn
+
+
+def _in_turn(
+    model: PrivateModel,
+    values: Mapping[str, Any],
+    record: list,
+    key: Any,
+    placed: Callable[[Any, Any], Any],
+) -> list:
     model_key, draw_key = random.split(key)
     drawn = list(record)
     for k in range(len(observed_sites(model, values, drawn, model_key))):
@@ -196,8 +214,7 @@ def redrawn(model: PrivateModel, values: Mapping[str, Any], record: list, key: A
         place = place_of(site, drawn)
         if place is not None:
             outcome = site["fn"].sample(random.fold_in(draw_key, k))
-            shape = drawn[place].shape
-            drawn[place] = as_observed(jnp.reshape(outcome, shape), drawn[place])
+            drawn[place] = placed(jnp.reshape(outcome, drawn[place].shape), drawn[place])
     return drawn
 
 

@@ -136,7 +136,8 @@ def unmixed_notes(states: dict[str, Any]) -> tuple[Note, ...]:
 
 def _still(sites: Iterable[np.ndarray]) -> np.ndarray:
     """Which chains had the same draw all along, of every site."""
-    return np.all([np.ptp(rows, axis=1).reshape(len(rows), -1).max(1) == 0 for rows in sites], 0)
+    # Of draws of any kind, Booleans among them.
+    return np.all([(x == x[:, :1]).reshape(len(x), -1).all(1) for x in sites], axis=0)
 
 
 def _worst(rows: np.ndarray) -> float:

@@ -25,8 +25,9 @@ _PLAIN = 20.0
 # at ε = 1, 31 columns of 6,400 at ε = .5); with few coordinates as it says.
 _CLEAR, _LOOSE = 8.0, 2.3
 _ALONE = (
-    "Where an outcome is rare, read cases for records. That follows from the numbers of records "
-    "and coordinates and from ε alone, not from this model or its priors, which ndp.coverage tries"
+    "Of an outcome of a few cases in a hundred that promises too much. It follows from the numbers "
+    "of records and coordinates and from ε alone, not from this model or its priors, which "
+    "ndp.coverage tries"
 )
 # Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
 _ROUNDS = ((100.0, 14), (5.0, 12), (0.0, 8))

@@ -213,6 +213,26 @@ def test_how_often_components_lie_closer_than_two_of_their_sds(model, low, high)
     assert np.isnan(found) if low is None else low <= found <= high
 
 
+def two_mixtures():
+    for name, number in (("y", 2), ("z", 3)):
+        share = numpyro.sample(f"{name}_share", dist.Dirichlet(5 * jnp.ones(number)))
+        law = dist.Normal(4.0 * jnp.arange(number), 0.5).to_event(1)
+        parts = dist.Normal(numpyro.sample(f"{name}_middle", law), 0.5)
+        yield name, dist.MixtureSameFamily(dist.Categorical(share), parts)
+
+
+def test_mixtures_of_other_numbers_of_components_are_judged_one_by_one():
+    def model(x, group, y):
+        laws = list(two_mixtures())
+        with numpyro.plate("N", len(y)):
+            for name, law in laws:
+                numpyro.sample(name, law, obs=y)
+
+    split = PrivateModel(model, (X, GROUP, REAL))
+    assert overlap(split) < APART_BELOW
+    assert blurred(split) < 0.01
+
+
 def test_a_mixture_whose_components_blur_is_named_though_its_centres_are_apart():
     split = PrivateModel(mixture([-1.0, 1.0], 0.5), (X, GROUP, REAL))
     assert overlap(split) < APART_BELOW

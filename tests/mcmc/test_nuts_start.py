@@ -113,6 +113,15 @@ def test_a_chain_that_stands_still_is_named_though_it_is_the_only_one():
     assert unmixed_notes({"z": moving}) == ()
 
 
+@pytest.mark.parametrize("kind", [bool, np.uint8, np.float32])
+def test_deterministic_sites_of_any_kind_end_no_run_that_was_charged(kind):
+    rng = np.random.default_rng(0)
+    sites = {"a": rng.normal(size=(2, 60)), "b": (rng.random((2, 60, 3)) < 0.5).astype(kind)}
+    assert unmixed_notes({"z": sites}) == ()
+    sites["b"] = np.full((2, 60), np.nan) if kind is np.float32 else np.ones((2, 60), kind)
+    assert unmixed_notes({"z": sites}) == ()
+
+
 def test_few_independent_draws_of_many_coordinates_are_no_alarm():
     """Of a chain of fifty draws one of 300 coordinates had an R-hat above 1.2 in 27 % of runs."""
     rng = np.random.default_rng(0)

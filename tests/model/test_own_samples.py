@@ -105,6 +105,27 @@ def test_drawn_outcomes_keep_their_fractions_where_the_records_are_whole(model, 
     assert np.sqrt(at.covariance[0, 0]) < 0.04
 
 
+def an_index_beside_a_rating(y, z):
+    mean = numpyro.sample("mean", dist.Normal(0, 5))
+    level = numpyro.sample("level", dist.Normal(0, 5).expand([6]).to_event(1))
+    with numpyro.plate("N", len(y)):
+        numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+        numpyro.sample("z", dist.Normal(level[y], 1), obs=z)
+
+
+def test_others_read_a_whole_number_where_records_are_whole():
+    """A float in its place is no index."""
+    rng = np.random.default_rng(0)
+    y = np.clip(np.round(rng.normal(3, 1, 6_000)), 1, 5).astype(np.int32)
+    z = (y / 2 + rng.normal(size=6_000)).astype(np.float32)
+    release = ndp.LikelihoodRelease(an_index_beside_a_rating, privacy=BUDGET, secure=False)
+    at = release.run(KEY, y, z, **QUIET).located
+    sds = np.sqrt(np.diag(at.covariance))
+    # Levels 2 to 4 of six and the mean by four sds: one in 4,000 by chance.
+    assert (np.abs(at.mean - np.r_[np.arange(6) / 2, 3.0]) < 4 * sds + 0.02)[2:5].all()
+    assert abs(at.mean[6] - 3.0) < 4 * sds[6] + 0.02
+
+
 def test_made_up_records_keep_their_fractions_too():
     model = private_model(ratings, (np.zeros(9, np.int32),), {})
     (drawn,) = redrawn(model, {"mean": jnp.asarray(0.5)}, [jnp.zeros(1, jnp.int32)], KEY)

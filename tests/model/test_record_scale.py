@@ -31,6 +31,14 @@ def twice(y, w):
             numpyro.sample("w", dist.Normal(a, 1), obs=jnp.ones(len(y)) * y)
 
 
+def each_its_own(y, w):
+    a = numpyro.sample("a", dist.Normal(0, 3))
+    with numpyro.plate("N", len(y)):
+        for name, count in (("y", w), ("z", w[::1] * 0 + jnp.asarray([2.0]))):
+            with handlers.scale(scale=count):
+                numpyro.sample(name, dist.Bernoulli(logits=a), obs=y)
+
+
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(0)
@@ -68,8 +76,9 @@ def test_the_width_is_that_of_the_posterior(data, scale, mean_of):
     [
         (counted(lambda y, w: jnp.where(y == 1, 8.0, 1.0)), "hangs on its own outcome"),
         (twice, "put one handlers.scale, of one number a record"),
+        (each_its_own, "put one handlers.scale, of one number a record"),
     ],
-    ids=["by its outcome", "several"],
+    ids=["by its outcome", "one of two", "two"],
 )
 def test_what_no_information_is_known_of_is_refused_before_the_charge(data, model, why):
     accountant = ndp.Accountant(BUDGET)

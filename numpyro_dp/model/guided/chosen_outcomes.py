@@ -23,7 +23,7 @@ from numpyro_dp.model.plates import Trace, peeled, row_sites
 from numpyro_dp.model.private_model import PrivateModel
 
 # What entries of a table are made to be in turn, about so many made-up records.
-_VALUES = (-1e4, -10.0, -1.0, 0.0, 0.5, *range(1, 11), 1e4)
+_VALUES = (-1e4, -10.0, -1.0, 0.0, 0.5, *range(1, 65), 1e4)
 # Values that most laws allow.
 _USUAL = (0.0, 1.0, 0.0, 1.0, 0.5, 2.0)
 _RECORDS, _MOST_ENTRIES = 16, 256
@@ -139,10 +139,14 @@ class Read:
 
     def __eq__(self, other: object) -> bool:
         """Whether both compute the same of the same."""
-        mine = isinstance(other, Read) and self.part.used == other.part.used
-        return mine and str(self.part.jaxpr) == str(other.part.jaxpr)
+        return isinstance(other, Read) and self._told == other._told
 
     __hash__ = None
+
+    @property
+    def _told(self) -> tuple[Any, ...]:
+        arrays = (x for x in self.part.consts if not jnp.issubdtype(x.dtype, jax.dtypes.extended))
+        return self.part.used, str(self.part.jaxpr), tuple(np.asarray(x).tobytes() for x in arrays)
 
     def entries(self, of: set[int] | None = None, *, missing: bool = True) -> Entries:
         """By array, of those in ``of``, and number of the entry.

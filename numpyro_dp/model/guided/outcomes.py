@@ -15,7 +15,11 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.chosen_outcomes import chosen_outcomes
-from numpyro_dp.model.guided.own_samples import as_observed, require_own_samples
+from numpyro_dp.model.guided.own_samples import (
+    as_observed,
+    in_its_array,
+    require_own_samples,
+)
 from numpyro_dp.model.guided.record_scale import record_scale
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
 from numpyro_dp.model.messages import explained
@@ -123,8 +127,8 @@ class Asker(NamedTuple):
 CENTRED_CLIP = Asker("clip='centred'", "use clip='plain'")
 SCORING = Asker(
     "a release of scores",
-    "DPSVI with clip='plain' asks nothing, nor does DPSGLD with step_size, clip_norm and "
-    "noise_multiplier of your own",
+    "DPSVI with optim, clip_norm and clip='plain' asks nothing, nor does DPSGLD with step_size, "
+    "clip_norm and noise_multiplier of your own",
 )
 
 
@@ -188,7 +192,7 @@ class _OneRecord(NamedTuple):
             raise UnsupportedModelError(
                 f"whether a record is asked {quoted(chosen.asked)} hangs on another of its "
                 f"outcomes (a mask reads it), and {self.asker.name} draws what might have been "
-                "observed: the answer would be far off, since the mask does not follow. Pass each "
+                "observed: the answer may lie far off, since the mask does not follow. Pass each "
                 "outcome as an argument of its own, not computed in the model nor a column of a "
                 "table, that a site observes as it is, as in `obs=paid`, `handlers.mask(mask="
                 "paid == 1)` and `obs=cost`; and who is missing as another argument; "
@@ -199,13 +203,13 @@ class _OneRecord(NamedTuple):
     def _in_turn(self, values: Any, arrays: list[Any], key: jax.Array) -> list[jax.Array]:
         # One key for the record's own latents, which all of its outcomes share.
         latent, own = random.split(key)
-        drawn = list(arrays)
+        drawn, outcomes = list(arrays), []
         for k, (name, place) in enumerate(self.places.items()):
             law = self._sites_of(values, drawn, latent)[name]["fn"]
             outcome = law.sample(random.fold_in(own, k))
-            shape = jnp.shape(drawn[place])
-            drawn[place] = as_observed(jnp.reshape(outcome, shape), drawn[place])
-        return [drawn[place] for place in self.places.values()]
+            drawn[place] = in_its_array(outcome, drawn[place])
+            outcomes.append(jnp.reshape(outcome, jnp.shape(drawn[place])))
+        return outcomes
 
     def draws(self, values: Any, arrays: list[Any], key: jax.Array) -> list[jax.Array]:
         """Outcomes drawn from the model at the record's inputs, a leading axis for the draws."""
@@ -237,8 +241,10 @@ class _OneRecord(NamedTuple):
             if self.places:
                 shown = list(arrays)
                 for place, outcome in zip(self.places.values(), outcomes, strict=True):
-                    shown[place] = outcome
-                run = RowRun(self.model, self.plate, self.num_records, self.enum_dim)
+                    shown[place] = in_its_array(outcome, shown[place])
+                # A site itself sees the fraction of what was drawn.
+                model = _Outcome(self.model, dict(zip(self.places, outcomes, strict=True)))
+                run = RowRun(model, self.plate, self.num_records, self.enum_dim)
                 return run(values, self.layout.fill(shown), random.key(0), 1)
             model = _Outcome(self.model, dict(zip(self.sites, outcomes, strict=True)))
             run = RowRun(model, self.plate, self.num_records, self.enum_dim)

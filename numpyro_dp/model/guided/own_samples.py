@@ -47,6 +47,13 @@ def as_observed(outcome: Any, observed: Any) -> jax.Array:
     return outcome if cut and fraction else outcome.astype(jnp.result_type(observed))
 
 
+def in_its_array(outcome: Any, observed: Any) -> jax.Array:
+    """A drawn outcome in the shape and type of the array it stands in, which others may read."""
+    whole = not jnp.issubdtype(jnp.result_type(observed), jnp.inexact)
+    outcome = jnp.round(outcome) if whole else outcome
+    return jnp.reshape(outcome, jnp.shape(observed)).astype(jnp.result_type(observed))
+
+
 def require_own_samples(site: Mapping[str, Any], asker: str, instead: str) -> None:
     """Refuse a site whose draws are not of its density.
 

@@ -49,17 +49,17 @@ def record_scale(
         return None
     each = parts_of(program)
     scales, shown = each[: len(names)], each[len(names) :]
-    one = math.prod(scales[0].out_shapes[0]) == 1
-    if not one or any(str(part.jaxpr) != str(scales[0].jaxpr) for part in scales):
+    leaves = [*jax.tree.leaves(values), *structs]
+    record = range(len(leaves) - len(structs), len(leaves))
+    counts = [Read(part, leaves, record) for part in scales]
+    if math.prod(scales[0].out_shapes[0]) > 1 or any(part != counts[0] for part in counts):
         raise UnsupportedModelError(
             f"{asker} takes one number that a record counts for, and those of {quoted(names)} are "
             "several: put one handlers.scale, of one number a record, round all of them; "
             f"{instead}"
         )
-    leaves = [*jax.tree.leaves(values), *structs]
-    record = range(len(leaves) - len(structs), len(leaves))
-    read, *seen = (Read(part, leaves, record).entries() for part in (scales[0], *shown))
-    if any(read & entries for entries in seen):
+    read = counts[0].entries()
+    if any(read & Read(part, leaves, record).entries() for part in shown):
         raise UnsupportedModelError(
             f"what a record counts for hangs on its own outcome (handlers.scale reads what "
             f"{quoted(names)} observes), and {asker} draws what might have been observed: let "
