@@ -344,9 +344,9 @@ def foretold(kind: Kind) -> tuple[str, ...]:
         (
             bool(kind.unlike),
             f"{WITH_CARE}: the law of {_listed(kind.unlike)} reads another outcome of the record, "
-            "which is not drawn with it, so that a clip may move what both tell by some of their own "
-            "sds. Pass each outcome as an argument of its own, neither computed in the model nor a "
-            "column of a table, that a site observes as it is",
+            "which is not drawn with it, so that a clip may move what both tell by some of their "
+            "own sds. Pass each outcome as an argument of its own, neither computed in the model "
+            "nor a column of a table, that a site observes as it is",
         ),
         (
             bool(kind.partial),
