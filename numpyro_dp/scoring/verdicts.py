@@ -39,8 +39,8 @@ DROWNED = 1.5
 # leaves less, some 5.7√d of all of them.
 FAINT, _FEW_COORDINATES = 9.0, 3.0
 # Of levels also where it was less than this and this part of their site's clearest: they were 1.6
-# to 3.8 times as wide, and above up to 2.2 (71 coordinates of three models, five releases each).
-_LEVELS, _OF_CLEAREST = 16.0, 0.7
+# to 3.8 times as wide, above up to 2.2 (71 coordinates of three models, each with clear ones).
+_LEVELS, _OF_CLEAREST, _CLEAR = 16.0, 0.7, 20.0
 # Where few records speak, how far scores vary is known to .06 to .30; where the truth lies far out
 # in the prior and no round found it, to .8 to 2.3 (72 releases).
 _SIZES = 0.5
@@ -281,7 +281,7 @@ class Located(NamedTuple):
         several = np.array(["[" in name for name in names])
         site = np.array([name.partition("[")[0] for name in names])
         clearest = np.array([self.signal[site == each].max() for each in site])
-        levels = np.where(several, np.minimum(_LEVELS, _OF_CLEAREST * clearest), 0)
+        levels = np.minimum(_LEVELS, _OF_CLEAREST * clearest) * (several & (clearest > _CLEAR))
         below = np.maximum(levels, faint_below(len(names)))
         # Where noise hides much of everything it is not that these have few records.
         faint = told & ~drowned & (self.signal < below)

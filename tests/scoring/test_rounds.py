@@ -242,7 +242,7 @@ def test_what_few_records_told_of_is_named(truth):
     usual = located(quadratic(truth, 2.0), PRIOR, RECORDS)
     assert (usual.signal > 6).all()
     names, read = ["beta", "level[0]", "level[1]", "mu"], [True] * 3 + [False]
-    at = usual._replace(signal=np.array([9.0, 6.2, 9.4, 0.4]))
+    at = usual._replace(signal=np.array([9.0, 15.0, 22.0, 0.4]))
     found = at.verdicts(names, read)
     assert len(found) == 1
     said = found[0]
