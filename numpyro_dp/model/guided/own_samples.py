@@ -50,7 +50,8 @@ def as_observed(outcome: Any, observed: Any) -> jax.Array:
 def in_its_array(outcome: Any, observed: Any) -> jax.Array:
     """A drawn outcome in the shape and type of the array it stands in, which others may read."""
     whole = not jnp.issubdtype(jnp.result_type(observed), jnp.inexact)
-    outcome = jnp.round(outcome) if whole else outcome
+    fraction = jnp.issubdtype(jnp.result_type(outcome), jnp.inexact)
+    outcome = jnp.round(outcome) if whole and fraction else outcome
     return jnp.reshape(outcome, jnp.shape(observed)).astype(jnp.result_type(observed))
 
 
