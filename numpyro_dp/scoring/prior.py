@@ -25,6 +25,8 @@ from numpyro_dp.scoring.statistic import unravelled
 _DRAWS, _PLACES = 2_000, 64
 # Quartiles of a normal are this far apart, in standard deviations.
 _QUARTILES = 1.349
+# The square of what lies beyond is more than float32 holds.
+_LARGEST = 1e18
 
 
 def prior_moments(model: PrivateModel) -> PriorMoments:
@@ -46,7 +48,7 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
     with np.errstate(all="ignore"):
         low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
         spread = (high - low) / _QUARTILES
-    without = ~(np.isfinite(middle) & np.isfinite(spread) & (spread > 0))
+        without = ~((np.abs(middle) + spread < _LARGEST) & (spread > 0))
     if without.any():
         sizes = [(name, struct.size) for name, struct in sorted(model.structure.latents.items())]
         sites = np.repeat([name for name, _ in sizes], [size for _, size in sizes])

@@ -467,7 +467,11 @@ ORDERED = dist.TransformedDistribution(
 )
 
 
-@pytest.mark.parametrize("prior", [ORDERED, dist.Normal(3e38, 1e38)], ids=["ordered", "huge"])
+@pytest.mark.parametrize(
+    "prior",
+    [ORDERED, dist.Normal(3e38, 1e38), dist.Normal(0, 1e19)],
+    ids=["ordered", "huge", "wide"],
+)
 def test_a_prior_that_no_number_holds_is_refused_by_name(y, prior):
     def overflowing(y):
         numpyro.sample("before", dist.Normal(0, 1).expand([2]).to_event(1))
