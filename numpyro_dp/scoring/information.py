@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.linalg import eigh, norm
+from numpy.linalg import eigh
 
 Matrix = np.ndarray
 Vector = np.ndarray
@@ -19,22 +19,29 @@ _FLOOR, _LEAST_TARGET = 0.02, 0.02
 class Estimate(NamedTuple):
     """Noisy information in the last round's coordinates.
 
-    - **matrix**: the estimate; **typical_sd**: noise of an entry.
-    - **metrics**, **spread**: of each round, shapes (rounds, dim, dim) and (rounds,), from which
-      the noise of a direction follows; **inverse**: whether precisions do.
+    - **matrix**: the estimate.
+    - **metrics**: of each round, shape (rounds, dim, dim), from which the noise of a direction
+      follows; **noise**: its squared noise as it counts; **counts**: how much it counts, ``None``
+      where the estimate is no quotient.
     """
 
     matrix: Matrix
-    typical_sd: float
     metrics: np.ndarray
-    spread: Vector
-    inverse: bool
+    noise: Vector
+    counts: Vector | None
+
+    @property
+    def typical_sd(self) -> float:
+        """Noise of an entry."""
+        return float(self._sds(traces(self.metrics) / len(self.matrix)))
 
     def sds(self, directions: Matrix) -> Vector:
         """Noise of the information in the directions of the columns."""
-        along = np.sum((self.metrics @ directions) * directions, axis=1)
-        variances = self.spread @ along**2
-        return np.sqrt(1 / variances if self.inverse else variances)
+        return self._sds(np.sum((self.metrics @ directions) * directions, axis=1))
+
+    def _sds(self, along: np.ndarray) -> Any:
+        sds = np.sqrt(self.noise @ along**2)
+        return sds if self.counts is None else sds / (self.counts @ along**2)
 
     def signal(self, information: Matrix, directions: Matrix) -> Vector:
         """What is kept of the information in each direction over its noise; 0 in none."""
@@ -53,13 +60,16 @@ def fitted_information(
     dim = back.shape[-1]
     typical = np.maximum(traces(told) / dim, sds)
     ages = np.arange(len(told))[::-1]
-    variances = (sds**2 + typical**2 * np.minimum(away / num_records, 4.0)) / _AGEING**ages
+    # What a round says of elsewhere is off rather than noisy: it counts for less, and that is all.
+    # As noise it would raise the floor of the information, and the rounds would stand still.
+    off = typical**2 * np.minimum(away / num_records, 4.0)
+    counts = _AGEING**ages / (sds**2 + off)
     forth = back.mT
-    metrics, spread = forth @ back, 1 / variances
-    right = (forth @ told @ back * column(spread)).sum(0)
+    metrics = forth @ back
+    right = (forth @ told @ back * column(counts)).sum(0)
 
     def normal(x: Matrix) -> Matrix:
-        return (metrics @ x @ metrics * column(spread)).sum(0)
+        return (metrics @ x @ metrics * column(counts)).sum(0)
 
     # Conjugate gradients on matrices: as many unknowns as a symmetric matrix has entries.
     found = np.eye(dim)
@@ -74,8 +84,7 @@ def fitted_information(
         found, residual = found + step * direction, residual - step * image
         square, before = float(np.sum(residual**2)), square
         direction = residual + square / before * direction
-    even = float(np.sum((traces(metrics) / dim) ** 2 * spread))
-    return Estimate(symmetric(found), 1 / math.sqrt(even), metrics, spread, inverse=True)
+    return Estimate(symmetric(found), metrics, (counts * sds) ** 2, counts)
 
 
 def weighted_information(
@@ -86,10 +95,7 @@ def weighted_information(
     even = dim / (traces(private) + curvature * dim)
     weights = even / even.sum()
     found = (column(weights) * (frames @ told @ frames.mT)).sum(0)
-    metrics = frames @ frames.mT
-    sds = weights * sds
-    typical = float(norm(sds * traces(metrics) / dim))
-    return Estimate(symmetric(found), typical, metrics, sds**2, inverse=False)
+    return Estimate(symmetric(found), frames @ frames.mT, (weights * sds) ** 2, None)
 
 
 def shrunk(found: Estimate, prior_precision: Matrix, *, final: bool) -> tuple[Matrix, float, bool]:

@@ -39,6 +39,8 @@ _MISFIT = (1.0, 25.0)
 # change of information on it: 1/4 of all of it where it changes evenly. Of rare outcomes (logistic,
 # 1 to 4 % of 6,000 to 20,000) .1 to 1 lost the bias of 2 to 11 own sds that there was without.
 _BEND = 1 / 12
+# A step leads against a score by this many of its noise sds.
+_AGAINST = 2.0
 # Variance of whether a record is far out where the model fits: about the share of outcomes that
 # are, of a normal law .015 and of an exponential one .04.
 _FAR_BY_CHANCE = 0.03
@@ -190,26 +192,47 @@ def next_settings(
     """
     last = rounds[-1].at
     dim, number = len(last.u), len(rounds)
-    back, target = inv(last.whitening), last.u
-    for _ in range(2):
-        pooled = pool(rounds, prior, num_records, target)
-        total = back @ pooled.information @ back.T + prior.precision
-        spread = float(np.clip(pooled.dispersion, 0.3, 10.0))
-        noise = spread * pooled.information + pooled.noise
-        mean = posterior(pooled, noise, prior, last.whitening)[0]
-        step = last.whitening.T @ mean - last.u
-        # One unit of information per record at most: far away, a score says where to go, and
-        # hardly how far.
-        length = math.sqrt(step @ total @ step / num_records)
-        target = last.u + step * min(1.0, 1 / max(length, 1e-12))
+    found = _stepped(rounds, prior, num_records, last.u)
+    # Once more, the rounds weighted by where that leads. Of outcomes that tell little far out, as
+    # Bernoulli's, one that asked there can send the rest ever farther: not against its own score.
+    again = _stepped(rounds, prior, num_records, found.to)
+    ahead = solve(last.whitening.T, again.to - last.u)
+    if rounds[-1].score @ ahead > -_AGAINST * rounds[-1].score_sd * norm(ahead):
+        found = again
     typical = math.sqrt(dim / num_records)
     effective = min(3 * shares[number], sum(shares[: number + 1]))
-    loose = math.sqrt(float(np.clip(pooled.misfit, *_MISFIT)))
+    loose = math.sqrt(float(np.clip(found.misfit, *_MISFIT)))
     clip_norm = _SCORE_NOISE * signal * math.sqrt(effective * SCORE_SHARE) * loose
     clip_norm = max(_TIGHTEST * typical, min(clip_norm, _LOOSEST * typical * loose))
     bound = _INFORMATION_NOISE * signal * math.sqrt(effective * INFORMATION_SHARE / dim)
     bound = min(max(bound, clip_norm * typical), _LOOSEST * clip_norm * typical)
-    return RoundSettings(target, inv(cholesky(total)), clip_norm, bound)
+    return RoundSettings(found.to, inv(cholesky(found.total)), clip_norm, bound)
+
+
+class _Step(NamedTuple):
+    """Where a step leads **to**, the **total** precision there, and the rounds' **misfit**."""
+
+    to: Vector
+    total: Matrix
+    misfit: float
+
+
+def _stepped(
+    rounds: Sequence[Round], prior: PriorMoments, num_records: int, centre: Vector
+) -> _Step:
+    """One step from the last round, with all rounds as they speak of ``centre``."""
+    last = rounds[-1].at
+    pooled = pool(rounds, prior, num_records, centre)
+    back = inv(last.whitening)
+    total = back @ pooled.information @ back.T + prior.precision
+    spread = float(np.clip(pooled.dispersion, 0.3, 10.0))
+    noise = spread * pooled.information + pooled.noise
+    step = last.whitening.T @ posterior(pooled, noise, prior, last.whitening)[0] - last.u
+    # One unit of information per record at most: far away, a score says where to go, and hardly
+    # how far.
+    length = math.sqrt(step @ total @ step / num_records)
+    to = last.u + step * min(1.0, 1 / max(length, 1e-12))
+    return _Step(to, total, pooled.misfit)
 
 
 def pool(

@@ -198,7 +198,7 @@ def test_what_no_round_heard_of_is_named(truth):
 def test_noise_that_hides_more_than_is_told_is_named(truth):
     """A wide prior makes a coordinate look told, however much noise there is."""
     information, _ = truth
-    noiseless, usual = (located(quadratic(truth, noise), PRIOR, RECORDS) for noise in (1e-4, 20.0))
+    noiseless, usual = (located(quadratic(truth, noise), PRIOR, RECORDS) for noise in (1e-4, 30.0))
     np.testing.assert_allclose(noiseless.widened, 1, rtol=1e-6)
     # As wide as the posterior's own precision says, given the others: the information is known.
     exact = np.diag(information + PRIOR.precision)
