@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,8 @@ _DRAWS, _PLACES = 2_000, 64
 _QUARTILES = 1.349
 # The square of what lies beyond is more than float32 holds.
 _LARGEST = 1e18
+# Sds of a median of so many normal draws from nought, within which it may be nought.
+_NOUGHT = 3 * 1.2533 / math.sqrt(_DRAWS)
 
 
 def prior_moments(model: PrivateModel) -> PriorMoments:
@@ -58,7 +61,11 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
             "proper prior on the scale of the answer; what exponentiates, such as "
             "`OrderedTransform`, `ExpTransform` or `LogNormal`, takes logarithms, not hundreds"
         )
-    return PriorMoments(middle, spread)
+    # Of a prior about nought, the middle of some draws lies as far off as it is wide: under
+    # Normal(0, 100) at log odds of -2 to 1, where outcomes tell a quarter of what they do at 0.
+    # Not at nought itself: there what is multiplied by others is told of nothing.
+    nought = np.abs(middle) < _NOUGHT * spread
+    return PriorMoments(np.where(nought, middle / np.maximum(spread, 1), middle), spread)
 
 
 def steepness(model: PrivateModel, prior: PriorMoments) -> np.ndarray:

@@ -39,8 +39,9 @@ _MISFIT = (1.0, 25.0)
 # change of information on it: 1/4 of all of it where it changes evenly. Of rare outcomes (logistic,
 # 1 to 4 % of 6,000 to 20,000) .1 to 1 lost the bias of 2 to 11 own sds that there was without.
 _BEND = 1 / 12
-# A step leads against a score by this many of its noise sds.
-_AGAINST = 2.0
+# A step leads against a score by this many of its noise sds; a score this many times as long as its
+# noise shows a way.
+_AGAINST, _HEARD = 2.0, 3.0
 # Variance of whether a record is far out where the model fits: about the share of outcomes that
 # are, of a normal law .015 and of an exponential one .04.
 _FAR_BY_CHANCE = 0.03
@@ -273,7 +274,9 @@ def pool(
     else:
         found = fitted_information(informations, sds, inward @ outward[-1], away, num_records)
     in_prior = whitening @ prior.precision @ whitening.T
-    information, left, unresolved = shrunk(found, in_prior, final=final)
+    heard = norm(rounds[-1].score) / (rounds[-1].score_sd * math.sqrt(dim))
+    arrived = bool(heard < _HEARD)
+    information, left, unresolved = shrunk(found, in_prior, final=final, arrived=arrived)
     scores = (frames @ np.array([r.score for r in rounds])[..., None])[..., 0]
     response = whole @ _applied(precisions, scores + places @ information.T)
     noise = whole
@@ -286,8 +289,8 @@ def pool(
     traced = float(heeded @ traces(informations))
     least = float(norm(heeded * [r.square_sd for r in rounds]))
     misfit = float(np.clip(square / max(expected, least, 1e-12), 0.1, 30.0))
-    heard = weights * np.array([r.share for r in rounds])
-    heard /= heard.sum() * num_records
+    counted = weights * np.array([r.share for r in rounds])
+    counted /= counted.sum() * num_records
     chance = _FAR_BY_CHANCE / num_records
     ways = outward[-1].T if along is None else outward[-1].T @ along
     return Pooled(
@@ -297,8 +300,8 @@ def pool(
         float(np.clip(square / max(traced, least, 1e-12), 0.1, 30.0)),
         misfit,
         least * math.hypot(1, misfit) / max(expected, least, 1e-12),
-        float(heard @ [r.tail for r in rounds]),
-        math.hypot(norm(heard * [r.tail_sd for r in rounds]), math.sqrt(chance)),
+        float(counted @ [r.tail for r in rounds]),
+        math.hypot(norm(counted * [r.tail_sd for r in rounds]), math.sqrt(chance)),
         left,
         found.signal(information, ways),
         unresolved,
