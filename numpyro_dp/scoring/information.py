@@ -14,14 +14,10 @@ Vector = np.ndarray
 # A round older by one tells this much less of the information.
 _AGEING = 0.7
 _FLOOR, _LEAST_TARGET = 0.02, 0.02
-# Least information that locates, in noise sds of a direction, the first two times the root of the
-# dimension: lower, whitening stretches what is noise. Little as long as scores show the way, which
-# much would make long (priors a hundred times too wide). Of regressions of 12 coordinates and 1,000
-# to 5,000 records little throughout was 1.1 to 2 times as wide; much without regard to the level
-# doubled the width of 30 groups of 100 records.
-_UNDER_WAY, _ARRIVED, _SURELY = 0.5, 1.5, 3.0
-# Of the level, what much may be.
-_OF_LEVEL = 0.8
+# Least information that locates, in noise sds of a direction and roots of the dimension. Twice as
+# much made 12 coordinates of 1,000 records up to half as wide, but took noise for what a column of
+# 26 records in 6,000 tells: half as wide as the records' own, four of its own sds off.
+_LEAST = 0.5
 
 
 class Estimate(NamedTuple):
@@ -106,9 +102,7 @@ def weighted_information(
     return Estimate(symmetric(found), frames @ frames.mT, (weights * sds) ** 2, None)
 
 
-def shrunk(
-    found: Estimate, prior_precision: Matrix, *, final: bool, arrived: bool
-) -> tuple[Matrix, float, bool]:
+def shrunk(found: Estimate, prior_precision: Matrix, *, final: bool) -> tuple[Matrix, float, bool]:
     """The information shrunk towards what the whitening says, its noise, and whether it told any.
 
     Positive-part Stein shrinkage, with directions that stand out of the noise kept. Eigenvalues
@@ -131,11 +125,7 @@ def shrunk(
         # A floor would invent information in directions that have none.
         floor = np.full(dim, _FLOOR * level)
     else:
-        noise, root = found.sds(vectors), math.sqrt(dim)
-        floor = np.maximum(_UNDER_WAY * root * noise, 0.01 * level)
-        if arrived:
-            much = np.minimum(_ARRIVED * root * noise, _OF_LEVEL * level)
-            floor = np.maximum(floor, np.maximum(much, min(_SURELY, root) * noise))
+        floor = np.maximum(_LEAST * found.sds(vectors) * math.sqrt(dim), 0.01 * level)
     matrix = (vectors * np.maximum(values, floor)) @ vectors.T
     left = found.typical_sd * math.sqrt(1 - shrinkage)
     # Where nothing stands out of a small noise, the whitening was right. Most coordinates decide:

@@ -39,9 +39,8 @@ _MISFIT = (1.0, 25.0)
 # change of information on it: 1/4 of all of it where it changes evenly. Of rare outcomes (logistic,
 # 1 to 4 % of 6,000 to 20,000) .1 to 1 lost the bias of 2 to 11 own sds that there was without.
 _BEND = 1 / 12
-# A step leads against a score by this many of its noise sds; a score this many times as long as its
-# noise shows a way.
-_AGAINST, _HEARD = 2.0, 3.0
+# A step leads against a score by this many of its noise sds.
+_AGAINST = 2.0
 # Variance of whether a record is far out where the model fits: about the share of outcomes that
 # are, of a normal law .015 and of an exponential one .04.
 _FAR_BY_CHANCE = 0.03
@@ -274,9 +273,7 @@ def pool(
     else:
         found = fitted_information(informations, sds, inward @ outward[-1], away, num_records)
     in_prior = whitening @ prior.precision @ whitening.T
-    heard = norm(rounds[-1].score) / (rounds[-1].score_sd * math.sqrt(dim))
-    arrived = bool(heard < _HEARD)
-    information, left, unresolved = shrunk(found, in_prior, final=final, arrived=arrived)
+    information, left, unresolved = shrunk(found, in_prior, final=final)
     scores = (frames @ np.array([r.score for r in rounds])[..., None])[..., 0]
     response = whole @ _applied(precisions, scores + places @ information.T)
     noise = whole
