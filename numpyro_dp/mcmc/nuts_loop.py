@@ -25,7 +25,7 @@ from numpyro.infer.reparam import (
     ProjectedNormalReparam,
     TransformReparam,
 )
-from numpyro.infer.util import constrain_fn, potential_energy
+from numpyro.infer.util import ParamInfo, constrain_fn, potential_energy
 
 from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.mcmc.kernel import is_batched
@@ -155,8 +155,10 @@ class NUTSProgram:
         potential = partial(potential_energy, _seeded(self._model(numbers)), (), {})
         options = self._options | {"dense_mass": self._blocks(z)}
         sampler = numpyro.infer.NUTS(potential_fn=potential, **options)
-        # Its functions are made by it; the state that it makes as well is not computed.
-        sampler.init(random.key(0), self.num_warmup, z)
+        # Its functions are made by it. The state that it makes as well is not wanted: no gradient
+        # is asked for, and nothing of it is compiled.
+        given = ParamInfo(z, jnp.zeros(()), z)
+        jax.eval_shape(lambda: sampler.init(random.key(0), self.num_warmup, given))
 
         def once(state: Any) -> Any:
             return sampler.sample(state, (), {})
