@@ -258,7 +258,7 @@ class Located(NamedTuple):
                 f"more budget or records. {_FAR_OUT}",
             )
         one, several = "its interval is that of", "their intervals are those of"
-        thus = thus or f"{several if len(weak) > 1 else one} the prior"
+        thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
         found = f"{rank}: next to nothing was {_OF} {_listed(weak)}: {thus}"
         if len(weak) == np.count_nonzero(heard):
             # Rare categories are a few among others; all are missed where the scale is wrong.
@@ -306,7 +306,7 @@ class Located(NamedTuple):
         if drowned.any():
             # As above.
             alone = any("[" not in names[k] for k in np.flatnonzero(drowned))
-            skewed = "; that of a dispersion may be off instead" if alone else ""
+            skewed = "; that of a dispersion, if one is named, may be off instead" if alone else ""
             found.append(
                 f"{WIDE}: privacy noise doubles intervals: those of {_counted(names, drowned)} are "
                 f"twice as wide as NUTS's on the records would be, or wider{skewed}. Take fewer "

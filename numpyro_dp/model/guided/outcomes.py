@@ -336,10 +336,12 @@ def possible_outcomes(
     observed = structure.inside(plate, "observed")
     others = structure.inside(plate, "latent", "factor")
     if others or not observed:
+        factors = structure.inside(plate, "factor")
+        site = "observe a distribution in place of the factor, weighted by handlers.scale; "
         raise UnsupportedModelError(
             f"{asker.name} asks the model what else might have been observed, and in plate "
             f"`{plate}` there is {quoted(others) if others else 'nothing observed'}, of which the "
-            f"model alone does not say; {asker.instead}"
+            f"model alone does not say; {site if factors else ''}{asker.instead}"
         )
     record = _OneRecord(
         model, layout, plate, num_records, observed, enumeration_dim(structure), at_once, asker
