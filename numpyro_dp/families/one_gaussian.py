@@ -244,19 +244,40 @@ def _worst_told(features: np.ndarray) -> float:
     return worst
 
 
-@lru_cache(maxsize=16)
+def scattered_gates(model: PrivateModel) -> list[str]:
+    """Observed sites that are zero by a gate or by a law that may scatter widely.
+
+    Zeros of the one look like those of the other. A Poisson's or binomial's mean fixes its zeros.
+    """
+    bare = dist.Poisson, dist.BinomialLogits, dist.BinomialProbs
+    return [
+        name
+        for name, law, base in _laws(model)
+        if issubclass(law, dist.ZeroInflatedProbs) and not issubclass(base, bare)
+    ]
+
+
 def _has_mixture(model: PrivateModel) -> bool:
-    """Whether a record's site is a mixture; nothing is computed."""
-    found = []
+    """Whether a record's site is a mixture."""
+    return any(issubclass(law, _MIXTURES) for _, law, _ in _laws(model))
+
+
+@lru_cache(maxsize=16)
+def _laws(model: PrivateModel) -> list[tuple[str, type, type]]:
+    """A record's observed sites, the classes of their laws and of these laws' own base.
+
+    Nothing is computed.
+    """
+    found = {}
 
     def look(z: Mapping[str, Any]) -> None:
         arrays = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in model.layout.structs(1)]
         sites = record_sites(model.function, model, model.constrain(z), arrays, random.key(0))
-        found.extend(peeled(site["fn"]).fn for site in sites.values() if site["is_observed"])
+        found.update({name: peeled(s["fn"]).fn for name, s in sites.items() if s["is_observed"]})
 
     latents = model.structure.latents.items()
     jax.eval_shape(look, {name: jax.ShapeDtypeStruct(s.shape, s.dtype) for name, s in latents})
-    return any(isinstance(law, _MIXTURES) for law in found)
+    return [(n, type(law), type(getattr(law, "base_dist", None))) for n, law in found.items()]
 
 
 def _apart(law: Any) -> float:

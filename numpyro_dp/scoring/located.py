@@ -8,8 +8,8 @@ import numpy as np
 from numpy.linalg import cholesky, inv, norm, solve
 from scipy.stats import chi2
 
-from numpyro_dp.scoring.directions import Directions, every_direction
 from numpyro_dp.scoring.information import Matrix, Vector
+from numpyro_dp.scoring.prior import Directions, every_direction
 from numpyro_dp.scoring.rounds import Pooled, PriorMoments, Round, pool, posterior
 from numpyro_dp.scoring.verdicts import Located
 

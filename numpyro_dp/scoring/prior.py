@@ -1,10 +1,13 @@
-"""Where a model's prior lies, in unconstrained coordinates; no record is looked at."""
+"""Where a model's prior lies, and the directions of its latents that records can tell apart.
+
+In unconstrained coordinates; no record is looked at.
+"""
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +23,7 @@ from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.information import Matrix, Vector
 from numpyro_dp.scoring.rounds import PriorMoments
 from numpyro_dp.scoring.statistic import unravelled
 
@@ -110,3 +114,41 @@ def improper_latents(model: PrivateModel) -> list[str]:
     jax.eval_shape(look, random.key(0))
     flat = (n for n in model.latents if isinstance(peeled(found[n]["fn"]).fn, dist.ImproperUniform))
     return sorted(flat)
+
+
+class Directions(NamedTuple):
+    """Coordinates v of what records tell of the unconstrained latents, u = origin + basis · v.
+
+    - **origin**: shape (dim,); **basis**: shape (dim, directions).
+    - **inverse**: from u less its origin to v, shape (directions, dim).
+    - **silent**: prior covariance of what u is made of beside that, shape (dim, dim).
+    """
+
+    origin: Vector
+    basis: Matrix
+    inverse: Matrix
+    silent: Matrix
+
+
+def every_direction(dim: int) -> Directions:
+    """v is u."""
+    return Directions(np.zeros(dim), np.eye(dim), np.eye(dim), np.zeros((dim, dim)))
+
+
+def heard_directions(prior: PriorMoments, silent: Matrix) -> tuple[Directions, PriorMoments]:
+    """What is orthogonal, in units of the prior, to directions that no record tells; its prior.
+
+    Information there is exactly nothing, where rounds would find noise, and take it for knowledge:
+    with many coordinates it made intervals of sums' parts three times too narrow.
+
+    :param prior: of the latents.
+    :param silent: orthonormal rows in units of the prior, shape (number, dim).
+    """
+    dim, number = len(prior.sd), len(silent)
+    if not number:
+        return every_direction(dim), prior
+    # The rows after the first span what these leave; coordinates that these do not touch stay.
+    basis = np.linalg.qr(silent.T, mode="complete")[0][:, number:]
+    untold = prior.sd[:, None] * (silent.T @ silent) * prior.sd
+    found = Directions(prior.mean, prior.sd[:, None] * basis, basis.T / prior.sd, untold)
+    return found, PriorMoments(np.zeros(dim - number), np.ones(dim - number))

@@ -20,10 +20,10 @@ from numpyro_dp.execution.releases import Phase, planned_releases
 from numpyro_dp.families.one_gaussian import require_components_apart, require_one_gaussian
 from numpyro_dp.families.silent_directions import silent_directions
 from numpyro_dp.model.private_model import PrivateModel, private_model
-from numpyro_dp.scoring.directions import every_direction, heard_directions
 from numpyro_dp.scoring.forecast import Forecast, forecast, own_latents
+from numpyro_dp.scoring.kinds import foretold
 from numpyro_dp.scoring.located import located
-from numpyro_dp.scoring.prior import prior_moments
+from numpyro_dp.scoring.prior import every_direction, heard_directions, prior_moments
 from numpyro_dp.scoring.released import ReleasedLikelihood, kind_of, verdicts_of
 from numpyro_dp.scoring.rounds import geometric_shares, histogram_share
 from numpyro_dp.scoring.statistic import (
@@ -32,7 +32,7 @@ from numpyro_dp.scoring.statistic import (
     unravelled,
 )
 from numpyro_dp.scoring.turns import BoundRelease, released_rounds
-from numpyro_dp.scoring.verdicts import Located, foretold
+from numpyro_dp.scoring.verdicts import Located
 
 # Folded into the caller's key for the outcomes that are drawn: public randomness.
 _OUTCOMES = 0x73636F72

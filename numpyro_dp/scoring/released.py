@@ -29,6 +29,7 @@ from numpyro_dp.families.one_gaussian import (
     blurred,
     has_free_shares,
     overlap,
+    scattered_gates,
 )
 from numpyro_dp.model.data_free import read_coordinates, run_data_free
 from numpyro_dp.model.guided.chosen_outcomes import chosen_of
@@ -36,8 +37,9 @@ from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.records import ArrayLeaf
 from numpyro_dp.scoring.diagnostics import Diagnostics
+from numpyro_dp.scoring.kinds import Kind
 from numpyro_dp.scoring.statistic import coordinate_names, unravelled
-from numpyro_dp.scoring.verdicts import Kind, Located
+from numpyro_dp.scoring.verdicts import Located
 
 _FACTOR, _AUXILIARY = "released_likelihood", "_released_latent"
 
@@ -151,6 +153,7 @@ def kind_of(model: PrivateModel) -> Kind:
         unlike=() if chosen.places else chosen.told,
         partial=arrays,
         asked=chosen.asked,
+        scattered=scattered_gates(model),
     )
 
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.linalg import cholesky, inv, norm, solve
+from numpy.linalg import cholesky, eigh, inv, norm, solve
+from scipy.optimize import brentq
 
 from numpyro_dp.scoring.information import (
     Matrix,
@@ -231,8 +232,27 @@ def _stepped(
     # One unit of information per record at most: far away, a score says where to go, and hardly
     # how far.
     length = math.sqrt(step @ total @ step / num_records)
-    to = last.u + step * min(1.0, 1 / max(length, 1e-12))
-    return _Step(to, total, pooled.misfit)
+    step = _damped(step * min(1.0, 1 / max(length, 1e-12)), total, prior.sd)
+    return _Step(last.u + step, total, pooled.misfit)
+
+
+def _damped(step: Vector, total: Matrix, sd: Vector) -> Vector:
+    """A step no longer than the prior is wide, less along what is told little (Levenberg).
+
+    Where parameters hang together, as a share of zeros and a rate, records tell which way and
+    hardly how far: steps of several sds went to where nothing is told, and back.
+    """
+    farthest = math.sqrt(len(step))
+    if not norm(step / sd) > farthest:
+        return step
+    told, ways = eigh(symmetric(total * np.outer(sd, sd)))
+    push = ways.T @ (sd * (total @ step))
+
+    def beyond(damping: float) -> float:
+        return float(norm(push / (told + damping))) - farthest
+
+    damping = brentq(beyond, 0.0, float(norm(push)) / farthest)
+    return sd * (ways @ (push / (told + damping)))
 
 
 def pool(

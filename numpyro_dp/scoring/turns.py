@@ -16,8 +16,8 @@ from numpyro_dp._quick_compile import lightly_jitted, quickly_jitted
 from numpyro_dp.execution.processes import require_same
 from numpyro_dp.execution.releases import Releases
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.scoring.directions import Directions
 from numpyro_dp.scoring.forecast import Forecast
+from numpyro_dp.scoring.prior import Directions
 from numpyro_dp.scoring.rounds import (
     PriorMoments,
     Round,

@@ -14,6 +14,7 @@ from scipy.stats import chi2
 
 from numpyro_dp.families.one_gaussian import APART
 from numpyro_dp.scoring.information import Matrix, Vector
+from numpyro_dp.scoring.kinds import DO_NOT_USE, RANKS, WIDE, WITH_CARE, Kind, foretold, listed
 from numpyro_dp.scoring.statistic import FAR
 
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
@@ -29,7 +30,7 @@ _SURE, _STRAYS = 2.5, 0.006
 _TORN = 2.2
 # Where no more of a prior's variance than this is taken away, an interval is the prior's; where of
 # none more than this, nothing much was told at all.
-TOLD, _MUCH, _NAMED, _FEW_NAMED = 0.2, 0.85, 6, 3
+TOLD, _MUCH, _FEW_NAMED = 0.2, 0.85, 3
 # Above this intervals were 1.96 to 5.5 times as wide as NUTS's (64 releases of eight models): the
 # clip takes off information too, which no one sees here.
 DROWNED = 1.5
@@ -44,8 +45,6 @@ _LEVELS, _OF_CLEAREST, _CLEAR = 16.0, 0.7, 20.0
 # Where few records speak, how far scores vary is known to .06 to .30; where the truth lies far out
 # in the prior and no round found it, to .8 to 2.3 (72 releases).
 _SIZES = 0.5
-# A verdict's first words.
-DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
 _NEARER = (
     "Give priors on the scale of the answer (within a factor of ten; of a scale HalfNormal, not "
     "HalfCauchy), centre inputs and outcomes by public constants and divide them by others, or "
@@ -64,6 +63,10 @@ _OTHER_SCALE = (
     "The truth may lie so far out in the prior that no round found it: widen the prior to the "
     "scale of the answer, or divide outcomes and inputs by public numbers. Or give more privacy "
     "budget, or more records"
+)
+_LEARNED = (
+    " Where small groups are unlike large ones, the scale that the large ones tell is too small, "
+    "and these intervals are too narrow."
 )
 # Where what a verdict is about ends, and its numbers begin.
 _REST = re.compile(r"[:(,]")
@@ -259,7 +262,7 @@ class Located(NamedTuple):
             )
         one, several = "its interval is that of", "their intervals are those of"
         thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
-        found = f"{rank}: next to nothing was {_OF} {_listed(weak)}: {thus}"
+        found = f"{rank}: next to nothing was {_OF} {listed(weak)}: {thus}"
         if len(weak) == np.count_nonzero(heard):
             # Rare categories are a few among others; all are missed where the scale is wrong.
             return (f"{found}. {_OTHER_SCALE}",)
@@ -292,16 +295,18 @@ class Located(NamedTuple):
         found = []
         if single:
             found.append(
-                f"{WITH_CARE}: few records {_OF} {_listed(single)}: what was released hardly "
+                f"{WITH_CARE}: few records {_OF} {listed(single)}: what was released hardly "
                 "stands out of noise, as of a dispersion, of which few outcomes tell, or a rare "
                 "input: the interval may be off. Give more privacy budget or records"
             )
         if levels:
+            # What no term reads is learned from the groups that were heard alone.
+            learned = "" if _heard(names, read).all() else _LEARNED
             found.append(
-                f"{WIDE}: few records {_OF} {_listed(levels)}: what was released hardly stands out "
+                f"{WIDE}: few records {_OF} {listed(levels)}: what was released hardly stands out "
                 "of noise. Such intervals are mostly twice as wide as NUTS's or far wider, and a "
-                "truth far out in the prior is pulled to its middle. Merge rare categories and "
-                "small groups, or give more privacy budget or records"
+                f"truth far out in the prior is pulled to its middle.{learned} Merge rare "
+                "categories and small groups, or give more privacy budget or records"
             )
         if drowned.any():
             # As above.
@@ -316,49 +321,6 @@ class Located(NamedTuple):
         return tuple(found)
 
 
-class Kind(NamedTuple):
-    """What verdicts hang on beside the released numbers; public.
-
-    - **mixture**: whether components may trade places; **apart**: whether their priors are too far
-      apart for that.
-    - **unlike**: sites whose law reads another outcome that is not drawn with them.
-    - **partial**: arrays that are read of those records alone who are asked **asked**.
-    """
-
-    mixture: bool = False
-    apart: bool = False
-    unlike: Sequence[str] = ()
-    partial: Sequence[str] = ()
-    asked: Sequence[str] = ()
-
-
-def foretold(kind: Kind) -> tuple[str, ...]:
-    """What the kind of a model alone says against a release of it, before one is paid for."""
-    said = [
-        (
-            kind.mixture and not kind.apart,
-            f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, "
-            "which no number here tells: before records are spent on one, ndp.coverage tries "
-            f"it on records made up from the model. {APART}",
-        ),
-        (
-            bool(kind.unlike),
-            f"{WITH_CARE}: the law of {_listed(kind.unlike)} reads another outcome of the record, "
-            "which is not drawn with it, so that a clip may move what both tell by some of their "
-            "own sds. Pass each outcome as an argument of its own, neither computed in the model "
-            "nor a column of a table, that a site observes as it is",
-        ),
-        (
-            bool(kind.partial),
-            f"{WITH_CARE}: {_listed(kind.partial)} is read of those records alone who are asked "
-            f"{_listed(kind.asked)}. Where it is known of every record nothing is wrong; where of "
-            "those alone (NaN or filled up for others) the answer is far off: then fit the parts "
-            "as two models, each with a share of the budget",
-        ),
-    ]
-    return tuple(text for holds, text in said if holds)
-
-
 def _heard(names: Sequence[str], read: Sequence[bool] | None) -> np.ndarray:
     return np.ones(len(names), bool) if read is None else np.asarray(read, bool)
 
@@ -366,13 +328,6 @@ def _heard(names: Sequence[str], read: Sequence[bool] | None) -> np.ndarray:
 def faint_below(dim: int) -> float:
     """The signal below which few records told of a coordinate."""
     return min(FAINT, _FEW_COORDINATES * math.sqrt(dim))
-
-
-def _listed(names: Sequence[str]) -> str:
-    # One more takes no more room by its name.
-    if len(names) <= _NAMED + 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
 
 
 def _counted(names: Sequence[str], chosen: np.ndarray) -> str:

@@ -37,6 +37,7 @@ CASES = [
     ("normal", 5_000, 5, 1.0, 10.0, dist.HalfCauchy(5)),
     ("normal", 5_000, 5, 1.0, 10.0, dist.Uniform(0, 50)),
     ("normal", 5_000, 5, 1.0, 100.0, dist.HalfNormal(5)),
+    ("normal", 5_000, 5, 1.0, 100.0, dist.HalfCauchy(5)),
     *(
         (family, records, 12, epsilon, 2.0, dist.HalfNormal(2))
         for family in LAWS
@@ -81,11 +82,12 @@ def case(releases, family, records, dim, epsilon, sd, scale):
     model = partial(regression, family=family, sd=sd, scale=scale)
     privacy = ndp.Budget(epsilon, 1e-6)
     release = ndp.LikelihoodRelease(model, privacy=privacy, secure=False, allow_unresolved=True)
-    widths, away, held = [], [], []
+    widths, away, held, arrived = [], [], [], []
     for seed in range(releases):
         x, y, truth = made_up(np.random.default_rng(seed), family, records, dim)
         mode, own = of_records(x, y, family)
         at = release.run(jax.random.key(seed), x, y, progress_bar=False).located
+        arrived.append(at.arrived)
         mean, sds = at.mean[:dim], np.sqrt(np.diag(at.covariance))[:dim]
         widths.append(np.exp(np.mean(np.log(sds / own))))
         away.append(np.max(np.abs(mean - mode) / sds))
@@ -100,6 +102,7 @@ def case(releases, family, records, dim, epsilon, sd, scale):
         "width": np.quantile(widths, [0.5, 0.9, 1.0]).round(2).tolist(),
         "over_three": float(np.mean(np.array(widths) > 3)),
         "away": round(float(max(away)), 1),
+        "arrived": float(np.mean(arrived)),
         "held": round(float(np.mean(held)), 3),
     }
     print(json.dumps(said), flush=True)

@@ -11,8 +11,8 @@ from numpyro.infer.reparam import LocScaleReparam
 import numpyro_dp as ndp
 from numpyro_dp.families.one_gaussian import APART_BELOW, blurred, has_free_shares, overlap
 from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.kinds import foretold
 from numpyro_dp.scoring.released import kind_of
-from numpyro_dp.scoring.verdicts import foretold
 
 N, G, D = 2_000, 12, 3
 RNG = np.random.default_rng(0)
@@ -238,6 +238,29 @@ def test_a_mixture_whose_components_blur_is_named_though_its_centres_are_apart()
     assert overlap(split) < APART_BELOW
     assert foretold(kind_of(split))[0].startswith("with care: of a mixture the rounds may agree")
     assert foretold(kind_of(PrivateModel(mixture([-3.0, 3.0], 0.5), (X, GROUP, REAL)))) == ()
+
+
+@pytest.mark.parametrize(
+    ("law", "said"),
+    [
+        (lambda rate, scatter: dist.NegativeBinomial2(rate, scatter), True),
+        (lambda rate, scatter: dist.Poisson(rate * scatter), False),
+    ],
+)
+def test_zeros_of_a_gate_over_a_scattered_law_are_named(law, said):
+    """Of outcomes without a gate it lay up to eleven of its own sds off, most under no note."""
+
+    def model(x, group, y):
+        rate = numpyro.sample("rate", dist.Exponential(1))
+        scatter = numpyro.sample("scatter", dist.LogNormal(0, 1))
+        gate = numpyro.sample("gate", dist.Beta(1, 1))
+        with numpyro.plate("N", len(y)):
+            fn = dist.ZeroInflatedDistribution(law(rate, scatter), gate=gate)
+            numpyro.sample("y", fn, obs=y)
+
+    split = PrivateModel(model, (X, GROUP, np.ones(len(X), np.int32)))
+    named = [text for text in foretold(kind_of(split)) if "may come by its gate" in text]
+    assert bool(named) == said
 
 
 @pytest.mark.parametrize(

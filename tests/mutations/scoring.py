@@ -31,6 +31,7 @@ def adaptation_uncharged(patch):
     "A verdict names latents that no record's term reads.",
     "scoring/test_release.py::test_what_records_tell_of_through_other_latents_is_not_called_untold",
     "told of effect.*, mu, tau",
+    slow=True,
 )
 def hyperparameters_called_untold(patch):
     honest = released.read_coordinates
@@ -71,6 +72,7 @@ def silent_directions_asked(patch):
     "model/test_own_samples.py::test_a_release_of_them_is_refused_before_the_charge",
     "DID NOT RAISE",
     case=0,
+    slow=True,
 )
 def censored_drawn(patch):
     patch.setattr(own_samples, "_censored_in", lambda fn: None)
@@ -81,6 +83,7 @@ def censored_drawn(patch):
     "model/test_chosen_outcomes.py::test_outcomes_that_are_arguments_are_drawn_in_turn",
     "Not equal to tolerance|assert",
     fresh=True,
+    slow=True,
 )
 def masks_stay(patch):
     patch.setattr(outcomes._OneRecord, "in_turn", lambda self, *_: self)

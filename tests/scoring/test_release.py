@@ -633,6 +633,7 @@ def test_a_skewed_outcome_under_a_normal_is_named_and_its_remedy_helps(seed):
     assert not any("disagree" in said or "fit" in said for said in mended.diagnostics.verdicts)
 
 
+@pytest.mark.slow
 def test_a_few_typing_errors_are_named():
     """Two in a hundred ten times too large: under the normal of a logarithm σ lay 5 to 7 sds off.
 

@@ -5,13 +5,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from numpy.linalg import norm
 
 from numpyro_dp.scoring.adaptation import BEGINS
-from numpyro_dp.scoring.directions import heard_directions
+from numpyro_dp.scoring.kinds import WITH_CARE, Kind
 from numpyro_dp.scoring.located import located
+from numpyro_dp.scoring.prior import heard_directions
 from numpyro_dp.scoring.rounds import (
     PriorMoments,
     Round,
+    _damped,
     first_settings,
     geometric_shares,
     histogram_share,
@@ -19,7 +22,7 @@ from numpyro_dp.scoring.rounds import (
     pool,
 )
 from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE, SQUARES_SHARE, TAIL_SHARE
-from numpyro_dp.scoring.verdicts import WITH_CARE, Kind, beginning
+from numpyro_dp.scoring.verdicts import beginning
 
 DIM, RECORDS = 4, 5_000
 
@@ -157,6 +160,23 @@ def test_a_step_is_one_unit_of_information_per_record_at_most(truth):
     assert math.sqrt(np.sum((rounds[1].at.u - rounds[0].at.u) ** 2)) > 0
 
 
+def test_a_step_is_as_long_as_the_prior_is_wide_at_most():
+    """It gives way where little is told, and is none the worse for leading far."""
+    rng = np.random.default_rng(0)
+    sd = np.array([0.5, 2.0, 10.0])
+    root = rng.normal(size=(3, 3)) * [1.0, 30.0, 0.1]
+    total = root.T @ root + np.diag(1 / sd**2)
+    wide = rng.normal(size=3) * 10 * sd
+    step = _damped(wide, total, sd)
+    assert norm(step / sd) == pytest.approx(math.sqrt(3))
+    assert step @ total @ wide > 0
+    told = np.linalg.eigh(total)[1]
+    least, most = (told[:, k] @ step / (told[:, k] @ wide) for k in (0, 2))
+    assert least < most
+    near = 0.5 * step
+    np.testing.assert_array_equal(_damped(near, total, sd), near)
+
+
 def test_a_posterior_not_arrived_at_is_named(truth):
     information, mode = truth
     at = located(quadratic((information, mode + 50.0), 1.0), PRIOR, RECORDS)
@@ -249,6 +269,9 @@ def test_what_few_records_told_of_is_named(truth):
     assert said.startswith("wide: few records told of level[0]: what was released")
     assert "Merge rare categories" in said
     assert beginning(said) == "wide: few records told of level[0]"
+    # What no term reads is learned of the levels that were heard.
+    assert "small groups are unlike large ones" in said
+    assert "unlike" not in at.verdicts(names, [True] * 4)[-1]
     both = at._replace(signal=np.ones(4)).verdicts(names, read)
     assert [beginning(each) for each in both] == [
         "with care: few records told of beta",

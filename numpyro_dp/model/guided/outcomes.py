@@ -337,7 +337,10 @@ def possible_outcomes(
     others = structure.inside(plate, "latent", "factor")
     if others or not observed:
         factors = structure.inside(plate, "factor")
-        site = "observe a distribution in place of the factor, weighted by handlers.scale; "
+        site = (
+            "observe a distribution in place of the factor (of a mixture MixtureSameFamily), "
+            "weighted by handlers.scale; "
+        )
         raise UnsupportedModelError(
             f"{asker.name} asks the model what else might have been observed, and in plate "
             f"`{plate}` there is {quoted(others) if others else 'nothing observed'}, of which the "

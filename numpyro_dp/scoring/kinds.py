@@ -1,0 +1,72 @@
+"""What the kind of a model alone says against a release of it, before one is paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from numpyro_dp.families.one_gaussian import APART
+
+# A verdict's first words.
+DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
+_NAMED = 6
+
+
+class Kind(NamedTuple):
+    """What verdicts hang on beside the released numbers; public.
+
+    - **mixture**: whether components may trade places; **apart**: whether their priors are too far
+      apart for that.
+    - **unlike**: sites whose law reads another outcome that is not drawn with them.
+    - **partial**: arrays that are read of those records alone who are asked **asked**.
+    - **scattered**: sites with a gate for zeros over a law that may scatter as widely as it likes.
+    """
+
+    mixture: bool = False
+    apart: bool = False
+    unlike: Sequence[str] = ()
+    partial: Sequence[str] = ()
+    asked: Sequence[str] = ()
+    scattered: Sequence[str] = ()
+
+
+def foretold(kind: Kind) -> tuple[str, ...]:
+    """What the kind of a model alone says against a release of it, before one is paid for."""
+    said = [
+        (
+            kind.mixture and not kind.apart,
+            f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, "
+            "which no number here tells: before records are spent on one, ndp.coverage tries "
+            f"it on records made up from the model. {APART}",
+        ),
+        (
+            bool(kind.unlike),
+            f"{WITH_CARE}: the law of {listed(kind.unlike)} reads another outcome of the record, "
+            "which is not drawn with it, so that a clip may move what both tell by some of their "
+            "own sds. Pass each outcome as an argument of its own, neither computed in the model "
+            "nor a column of a table, that a site observes as it is",
+        ),
+        (
+            bool(kind.partial),
+            f"{WITH_CARE}: {listed(kind.partial)} is read of those records alone who are asked "
+            f"{listed(kind.asked)}. Where it is known of every record nothing is wrong; where of "
+            "those alone (NaN or filled up for others) the answer is far off: then fit the parts "
+            "as two models, each with a share of the budget",
+        ),
+        (
+            bool(kind.scattered),
+            f"{WITH_CARE}: zeros of {listed(kind.scattered)} may come by its gate or by a wide "
+            "scatter of its law: where the scatter is great the rounds end between the two, gate, "
+            "dispersion and rates several of their own sds off, mostly under no other note. Give "
+            "the gate or the dispersion a narrow prior, or leave the gate out",
+        ),
+    ]
+    return tuple(text for holds, text in said if holds)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a row, the first six where there are many."""
+    # One more takes no more room by its name.
+    if len(names) <= _NAMED + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
