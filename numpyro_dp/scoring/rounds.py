@@ -246,13 +246,19 @@ def _damped(step: Vector, total: Matrix, sd: Vector) -> Vector:
     if not norm(step / sd) > farthest:
         return step
     told, ways = eigh(symmetric(total * np.outer(sd, sd)))
+    # The prior tells 1 of every direction; rounding may take it away beside what records tell.
+    told = np.maximum(told, 1.0)
     push = ways.T @ (sd * (total @ step))
 
-    def beyond(damping: float) -> float:
-        return float(norm(push / (told + damping))) - farthest
+    def damped(log: float) -> Vector:
+        return push / (told + math.expm1(log))
 
-    damping = brentq(beyond, 0.0, float(norm(push)) / farthest)
-    return sd * (ways @ (push / (told + damping)))
+    def beyond(log: float) -> float:
+        return float(norm(damped(log))) - farthest
+
+    most = math.log1p(2 * float(norm(push)) / farthest)
+    log = brentq(beyond, 0.0, most) if beyond(0.0) > 0 else 0.0
+    return sd * (ways @ damped(log))
 
 
 def pool(

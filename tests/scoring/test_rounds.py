@@ -175,6 +175,11 @@ def test_a_step_is_as_long_as_the_prior_is_wide_at_most():
     assert least < most
     near = 0.5 * step
     np.testing.assert_array_equal(_damped(near, total, sd), near)
+    # What records tell is lost to rounding beside what the prior does, and the other way round.
+    sharp = np.diag([1e30, 1.0, 1.0]) + 1e14
+    for factor in (1.0, 1e6, 1e14):
+        far = _damped(np.full(3, factor), sharp, np.ones(3))
+        assert norm(far) <= math.sqrt(3) * (1 + 1e-9)
 
 
 def test_a_posterior_not_arrived_at_is_named(truth):
