@@ -62,10 +62,12 @@ def fitted_information(
     :param back: from the last round's coordinates to those of each, shape (rounds, dim, dim).
     """
     dim = back.shape[-1]
-    typical = np.maximum(traces(told) / dim, sds)
-    ages = np.arange(len(told))[::-1]
     # What a round says of elsewhere is off rather than noisy: it counts for less, and that is all.
-    # As noise it would raise the floor of the information, and the rounds would stand still.
+    # As noise it would raise the floor of the information, and the rounds would stand still. Where
+    # it told little and the last tells much, it is off by as much: else it would be sure of little.
+    here = traces(back @ told[-1] @ back.mT) / dim
+    typical = np.maximum(np.maximum(traces(told) / dim, sds), here)
+    ages = np.arange(len(told))[::-1]
     off = typical**2 * np.minimum(away / num_records, 4.0)
     counts = _AGEING**ages / (sds**2 + off)
     forth = back.mT

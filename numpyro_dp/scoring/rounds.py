@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ _MISFIT = (1.0, 25.0)
 # change of information on it: 1/4 of all of it where it changes evenly. Of rare outcomes (logistic,
 # 1 to 4 % of 6,000 to 20,000) .1 to 1 lost the bias of 2 to 11 own sds that there was without.
 _BEND = 1 / 12
-# A step leads against a score by this many of its noise sds.
+# A step leads against a score, or too far, by this many of its noise sds.
 _AGAINST = 2.0
 # Variance of whether a record is far out where the model fits: about the share of outcomes that
 # are, of a normal law .015 and of an exponential one .04.
@@ -232,17 +233,35 @@ def _stepped(
     # One unit of information per record at most: far away, a score says where to go, and hardly
     # how far.
     length = math.sqrt(step @ total @ step / num_records)
-    step = _damped(step * min(1.0, 1 / max(length, 1e-12)), total, prior.sd)
+    step *= min(1.0, 1 / max(length, 1e-12))
+    step = _damped(step, total, prior.sd, _farthest(rounds, prior.sd))
     return _Step(last.u + step, total, pooled.misfit)
 
 
-def _damped(step: Vector, total: Matrix, sd: Vector) -> Vector:
-    """A step no longer than the prior is wide, less along what is told little (Levenberg).
+def _farthest(rounds: Sequence[Round], sd: Vector) -> float:
+    """How many prior sds the next step may go: as wide as the prior is, and less after a leap.
+
+    A step that went more than twice as far as it should leads to a score that points back by more
+    than the one before pointed on: then half of its way, and twice as far with each after it.
+    """
+    widest = farthest = math.sqrt(len(sd))
+    for one, other in pairwise(rounds):
+        way = other.at.u - one.at.u
+        on, back = (solve(each.at.whitening.T, way) for each in (one, other))
+        doubt = _AGAINST * other.score_sd * norm(back)
+        if -other.score @ back > max(doubt, one.score @ on):
+            farthest = min(farthest, float(norm(way / sd))) / 2
+        else:
+            farthest = min(2 * farthest, widest)
+    return farthest
+
+
+def _damped(step: Vector, total: Matrix, sd: Vector, farthest: float) -> Vector:
+    """A step no longer than so many prior sds, less along what is told little (Levenberg).
 
     Where parameters hang together, as a share of zeros and a rate, records tell which way and
     hardly how far: steps of several sds went to where nothing is told, and back.
     """
-    farthest = math.sqrt(len(step))
     if not norm(step / sd) > farthest:
         return step
     told, ways = eigh(symmetric(total * np.outer(sd, sd)))

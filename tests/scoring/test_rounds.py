@@ -8,13 +8,16 @@ import pytest
 from numpy.linalg import norm
 
 from numpyro_dp.scoring.adaptation import BEGINS
+from numpyro_dp.scoring.information import fitted_information
 from numpyro_dp.scoring.kinds import WITH_CARE, Kind
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.prior import heard_directions
 from numpyro_dp.scoring.rounds import (
     PriorMoments,
     Round,
+    RoundSettings,
     _damped,
+    _farthest,
     first_settings,
     geometric_shares,
     histogram_share,
@@ -167,19 +170,57 @@ def test_a_step_is_as_long_as_the_prior_is_wide_at_most():
     root = rng.normal(size=(3, 3)) * [1.0, 30.0, 0.1]
     total = root.T @ root + np.diag(1 / sd**2)
     wide = rng.normal(size=3) * 10 * sd
-    step = _damped(wide, total, sd)
+    step = _damped(wide, total, sd, math.sqrt(3))
     assert norm(step / sd) == pytest.approx(math.sqrt(3))
     assert step @ total @ wide > 0
     told = np.linalg.eigh(total)[1]
     least, most = (told[:, k] @ step / (told[:, k] @ wide) for k in (0, 2))
     assert least < most
     near = 0.5 * step
-    np.testing.assert_array_equal(_damped(near, total, sd), near)
+    np.testing.assert_array_equal(_damped(near, total, sd, math.sqrt(3)), near)
     # What records tell is lost to rounding beside what the prior does, and the other way round.
     sharp = np.diag([1e30, 1.0, 1.0]) + 1e14
     for factor in (1.0, 1e6, 1e14):
-        far = _damped(np.full(3, factor), sharp, np.ones(3))
+        far = _damped(np.full(3, factor), sharp, np.ones(3), math.sqrt(3))
         assert norm(far) <= math.sqrt(3) * (1 + 1e-9)
+
+
+def asked_at(u, score):
+    """A round in coordinates of its own, with a score of noise 1."""
+    at = RoundSettings(np.asarray(u), 2.0 * np.eye(2), 1.0, 1.0)
+    return Round(at, np.asarray(score), np.eye(2), 0, 0, 0, 1.0, 1.0, 1.0, 1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("scores", "farthest"),
+    [
+        ([100.0, 40.0, 1.0], math.sqrt(2)),
+        # Too far, and not as much too far as there was to go.
+        ([100.0, -60.0, 1.0], math.sqrt(2)),
+        # A leap of 1 prior sd: half of that, twice it after a step that was none, and no more.
+        ([100.0, -160.0], 0.5),
+        ([100.0, -160.0, 40.0], 1.0),
+        ([100.0, -160.0, 40.0, 1.0, 1.0], math.sqrt(2)),
+        # What noise may say is heeded by nobody.
+        ([0.1, -1.9], math.sqrt(2)),
+    ],
+)
+def test_after_a_leap_steps_are_shorter(scores, farthest):
+    places = [0.0, 1.0, 0.7, 0.8, 0.9]
+    rounds = [asked_at([2 * x, 0.0], [s, 0.0]) for x, s in zip(places, scores, strict=False)]
+    assert _farthest(rounds, np.array([2.0, 1.0])) == pytest.approx(farthest)
+
+
+def test_a_far_round_that_told_little_is_not_sure_of_it():
+    """Information of .01 from far away, beside 100 here: of the last round's coordinates."""
+    near, far = 100.0 * np.eye(2), 0.01 * np.eye(2)
+    # In its own coordinates the far one says 1, as one does that is whitened.
+    told, back = np.array([far * 100, near]), np.array([10.0 * np.eye(2), np.eye(2)])
+    found = fitted_information(told, np.full(2, 0.3), back, np.array([2_000.0, 0.0]), 5_000)
+    np.testing.assert_allclose(found.matrix, near, rtol=0.01)
+    # From next to here it knows better than the last.
+    close = fitted_information(told, np.full(2, 0.3), back, np.array([0.0, 0.0]), 5_000)
+    np.testing.assert_allclose(close.matrix, far, atol=0.03)
 
 
 def test_a_posterior_not_arrived_at_is_named(truth):

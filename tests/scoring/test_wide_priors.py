@@ -68,19 +68,79 @@ def widths_and_distances(family, sd, scale, records, seeds):
         ("logistic", 100.0, None),
         ("poisson", 1000.0, None),
         ("normal", 10.0, dist.HalfCauchy(5)),
+        ("normal", 10.0, dist.Uniform(0, 50)),
         ("normal", 100.0, dist.HalfNormal(5)),
+        ("normal", 100.0, dist.HalfCauchy(5)),
     ],
 )
 def test_a_wide_prior_costs_next_to_nothing(family, sd, scale):
-    """With the distance counted as noise all but the third were 26 to 136,000 times as wide.
+    """With the distance counted as noise all but one were 19 to 136,000 times as wide.
 
     Of five coordinates one lies beyond 4 sds in 1 of 3,000 releases that hold what they say.
     """
     widths, distances = widths_and_distances(family, sd, scale, 6_000, range(6))
-    # Of the last one release in sixteen does not arrive, and says so.
     assert np.median(widths) < 1.7
-    assert np.sum(widths > 3) <= 1
+    assert (widths < 3).all()
     assert (distances < 4).all()
+
+
+def waiting(y):
+    """Weibull, of days: the answer lies two sds out, under a rate that is far out as well."""
+    shape = numpyro.sample("shape", dist.Exponential(1))
+    log_scale = numpyro.sample("log_scale", dist.Normal(0, 2.5))
+    with numpyro.plate("people", y.shape[0]):
+        numpyro.sample("y", dist.Weibull(jnp.exp(log_scale), shape), obs=y)
+
+
+def spending(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0, 10))
+    w = numpyro.sample("w", dist.Normal(0, 2.5).expand([4]).to_event(1))
+    shape = numpyro.sample("shape", dist.Exponential(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Gamma(shape, shape / jnp.exp(a + x @ w)), obs=y)
+
+
+def saturating(dose, y=None):
+    """Emax."""
+    none = numpyro.sample("none", dist.LogNormal(4, 1))
+    most = numpyro.sample("most", dist.LogNormal(3, 1))
+    half = numpyro.sample("half", dist.LogNormal(3, 1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(20))
+    with numpyro.plate("people", dose.shape[0]):
+        numpyro.sample("y", dist.Normal(none + most * dose / (half + dose), sigma), obs=y)
+
+
+def textbook(model, rng):
+    """Records of the model, and what they were made from, in the order of its coordinates."""
+    if model is waiting:
+        return (250 * rng.weibull(3.5, 5_000),), [math.log(250), math.log(3.5)]
+    if model is spending:
+        x = np.column_stack([rng.normal(size=(6_000, 3)), rng.uniform(size=6_000) < 0.2])
+        slopes = [0.3, -0.2, 0.15, 0.4]
+        y = rng.gamma(0.8, np.exp(7.5 + x @ slopes) / 0.8) + 1e-3
+        return (x, y), [7.5, math.log(0.8), *slopes]
+    dose = rng.choice([0.0, 5, 10, 25, 50, 100], 4_000)
+    y = 100 + 40 * dose / (30 + dose) + 12 * rng.normal(size=4_000)
+    return (dose, y), np.log([30, 40, 100, 12])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [waiting, spending, saturating])
+def test_textbook_models_far_from_their_priors_arrive(model):
+    """Of 8 releases each 8, 3 and 5 did not while far rounds were sure of what little they told.
+
+    A truth lies beyond 4 sds in 1 of 2,600 releases of six coordinates.
+    """
+    release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(1.0, 1e-5), secure=False)
+    arrived = 0
+    for seed in range(6):
+        data, truth = textbook(model, np.random.default_rng(seed))
+        data = [np.asarray(x, np.float32) for x in data]
+        fit = release.run(jax.random.key(seed), *data, progress_bar=False)
+        at = fit.located
+        assert (np.abs(at.mean - truth) < 4 * np.sqrt(np.diag(at.covariance))).all()
+        arrived += not any("not arrived" in said for said in fit.diagnostics.verdicts)
+    assert arrived >= 5
 
 
 @pytest.mark.slow
