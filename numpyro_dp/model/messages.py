@@ -5,6 +5,7 @@ for each record, of a list in the place of an array. The cause is looked for her
 """
 
 import linecache
+import re
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -58,6 +59,9 @@ _BY_NUMBER = (
     "Take `x[:, 0]`, or pass a dictionary of columns, `{c: table[c].to_numpy() for c in "
     'table.columns}`, of which `x["age"]` is one'
 )
+# What Python says of a function that is called with other arguments than it takes.
+_OF_CALL = re.compile(r"[\w.<>]+\(\) (got an unexpected|got multiple|missing|takes)")
+_NOWHERE = "inside NumPyro"
 _COUNTING = ("set(", "unique(", "max(", ".nunique", "bincount(")
 
 
@@ -85,7 +89,13 @@ def explained(
         if isinstance(error, TypeError) and "unhashable" in str(error) and "Tracer" in str(error):
             raise UnsupportedModelError(_of_values(error)) from error
         problem = problem_of(error)
-        if plate is None:
+        if plate is None and _OF_CALL.match(str(error)) and _place(error) == _NOWHERE:
+            text = (
+                f"the model does not take these arguments: {_summary(error)}. What a run is given "
+                "goes to the model; settings, as `secure` and `privacy`, go where the kernel or "
+                "release is made"
+            )
+        elif plate is None:
             text = f"the model cannot be traced on arrays of these shapes{given}: {problem}"
             text = f"{text}{perhaps()}{_of_table(error)}"
         else:
@@ -125,7 +135,7 @@ def _place(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
     if not own:
-        return "inside NumPyro"
+        return _NOWHERE
     frame = own[-1]
     code = linecache.getline(frame.filename, frame.lineno or 0).strip()
     return f"`{code}`, line {frame.lineno}" if code else f"line {frame.lineno}"

@@ -64,6 +64,8 @@ _OTHER_SCALE = (
     "scale of the answer, or divide outcomes and inputs by public numbers. Or give more privacy "
     "budget, or more records"
 )
+# Priors that are narrowed until rounds arrive are not to be widened too.
+_FIRST = "That the rounds have not arrived may be why: take the remedies of that first"
 _LEARNED = (
     " Where small groups are unlike large ones, the scale that the large ones tell is too small, "
     "and these intervals are too narrow."
@@ -254,21 +256,22 @@ class Located(NamedTuple):
         much = np.count_nonzero(heard & (self.resolved >= _MUCH))
         near = self.misfit_sd <= _SIZES or 2 * much > np.count_nonzero(heard)
         rank = rank or (WIDE if near else DO_NOT_USE)
+        far_out, other_scale = (_FAR_OUT, _OTHER_SCALE) if self.arrived else (_FIRST, _FIRST)
         if not weak:
             return (
                 f"{rank}: little was told: at most {most:.0%} of the prior's variance of any "
                 "coordinate. The prior may know as much as these records at this budget: then give "
-                f"more budget or records. {_FAR_OUT}",
+                f"more budget or records. {far_out}",
             )
         one, several = "its interval is that of", "their intervals are those of"
         thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
         found = f"{rank}: next to nothing was {_OF} {listed(weak)}: {thus}"
         if len(weak) == np.count_nonzero(heard):
             # Rare categories are a few among others; all are missed where the scale is wrong.
-            return (f"{found}. {_OTHER_SCALE}",)
+            return (f"{found}. {other_scale}",)
         them = "them" if len(weak) > 1 else "it"
         found += f". Few records may tell of {them}: merge rare categories and small groups"
-        return (f"{found}. {_FAR_OUT}",)
+        return (f"{found}. {far_out}",)
 
     def _drowned(self, names: Sequence[str], read: Sequence[bool] | None) -> tuple[str, ...]:
         """Of which coordinates noise hides more than the release tells, in sentences.

@@ -89,6 +89,11 @@ def one_outcome_short() -> Built:
     return regression, (design(), real()[:-1]), {}
 
 
+@refused("does not take these arguments", "unexpected keyword argument 'secure'", quick=True)
+def setting_among_the_arguments() -> Built:
+    return regression, (design(), real()), {"secure": False}
+
+
 @refused("names no plate", "`data`", data_plate="people")
 def unknown_plate_name() -> Built:
     return regression, (design(), real()), {}

@@ -241,6 +241,13 @@ def test_what_no_round_heard_of_is_named(truth):
     many = at._replace(resolved=np.zeros(9))
     (of_all,) = many.untold("abcdefghi")
     assert "of a, b, c, d, e, f and 3 more: their" in of_all
+    # Where nothing has arrived, narrower priors are the remedy, and wider ones are not named too.
+    assert "widen" in said
+    assert "widen" in of_all
+    for lost, each in ((at, ["a", "b", "rare", "d"]), (many, "abcdefghi")):
+        (first,) = lost._replace(travelled=99.0).untold(each)
+        assert "take the remedies of that first" in first
+        assert "widen" not in first
     # Few records speak of it, or nobody knows who does.
     assert of_all.startswith("wide: ")
     deaf = at._replace(misfit_sd=0.8, resolved=np.array([0.9, 0.7, 0.0, 0.8]))
@@ -378,7 +385,7 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     assert ranks == ["with care"] * 4 + ["wide"] * 3
     for each in (*said, *all_but_travel._replace(travelled=99.0).verdicts("abcd")):
         # One sentence at least tells the reader what to do.
-        assert any(what in each for what in ("Give ", "give ", "Take ", "widen "))
+        assert any(what in each for what in ("Give ", "give ", "Take ", "take ", "widen "))
     # Rounds that tear apart: no widening mends that. One that has not arrived says so instead.
     torn = at._replace(disagreement=15.0, unresolved=True).verdicts("abcd")
     assert torn[0].startswith("do not use: the rounds disagree (15.0 times")
