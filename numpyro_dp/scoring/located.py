@@ -65,6 +65,7 @@ def located(
         information=values,
         noise_sd=np.sqrt(np.einsum("ik,ij,jk->k", vectors, noise - own, vectors)),
         resolved=1 - np.diag(u_covariance) / prior_variance,
+        out=(spread @ mean - to.basis @ prior.mean) / np.sqrt(prior_variance),
         dispersion=pooled.dispersion,
         misfit=pooled.misfit,
         misfit_sd=pooled.misfit_sd,

@@ -39,9 +39,15 @@ DROWNED = 1.5
 # six releases or twenty, tests/benchmarks/bench_rare_levels.py). Of few coordinates a tighter bound
 # leaves less, some 5.7√d of all of them.
 FAINT, _FEW_COORDINATES = 9.0, 3.0
+# But where it is more than so many √d, and so large a part of the clearest of all, it was not few
+# records: of six coordinates that rounds came near to late, each 1.1 to 1.5 times as wide.
+_ENOUGH, _ALIKE = 2.0, 0.6
 # Of levels also where it was less than this and this part of their site's clearest: they were 1.6
 # to 3.8 times as wide, above up to 2.2 (71 coordinates of three models, each with clear ones).
 _LEVELS, _OF_CLEAREST, _CLEAR = 16.0, 0.7, 20.0
+# Beyond so many sds of what the prior foretells of a mean, prior and records contradict each other;
+# where noise lets the prior pull it back by so many of its own, its interval misses NUTS's.
+_CONTRADICTED, _PULLED = 4.0, 2.0
 # Where few records speak, how far scores vary is known to .06 to .30; where the truth lies far out
 # in the prior and no round found it, to .8 to 2.3 (72 releases).
 _SIZES = 0.5
@@ -87,6 +93,7 @@ class Located(NamedTuple):
       and the noise in them, shape (directions,).
     - **resolved**: share of each coordinate's prior variance that the likelihood takes away,
       shape (dim,).
+    - **out**: prior sds from the middle of each coordinate's prior to its mean, shape (dim,).
     - **dispersion**: ρ, by how much records vary more than the information says.
     - **misfit**: by how much more than the model expects of them; **misfit_sd**: its noise.
     - **tail**: share of the records that is far out beyond what the model expects; **tail_sd**: its
@@ -109,6 +116,7 @@ class Located(NamedTuple):
     information: Vector
     noise_sd: Vector
     resolved: Vector
+    out: Vector
     dispersion: float
     misfit: float
     misfit_sd: float
@@ -223,7 +231,7 @@ class Located(NamedTuple):
                 "privacy budget or records",
             ),
         ]
-        found = [text for holds, text in said if holds]
+        found = [*(text for holds, text in said if holds), *self._contradicted(names)]
         found += [*self.untold(names, read), *self._drowned(names, read)]
         # A stable sort: by rank, and within one as above.
         return tuple(sorted(found, key=lambda each: RANKS.index(each.split(":")[0])))
@@ -273,6 +281,27 @@ class Located(NamedTuple):
         found += f". Few records may tell of {them}: merge rare categories and small groups"
         return (f"{found}. {far_out}",)
 
+    def _contradicted(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Which coordinates a prior pulls back from far outside it, in a sentence.
+
+        A truth that lies so far out can be explained by a large scale as well: the rounds arrive
+        there, and in its noise the prior wins.
+        """
+        told, out = np.clip(self.resolved, 1e-9, 1.0), np.abs(self.out)
+        # By noise alone: a prior that is too narrow pulls what NUTS finds as well.
+        noise = 1 - 1 / np.maximum(self.widened, 1.0) ** 2
+        pulled = out * np.sqrt(1 - told) / told * noise
+        where = np.flatnonzero((out / np.sqrt(told) > _CONTRADICTED) & (pulled > _PULLED))
+        if not self.arrived or not len(where):
+            return ()
+        return (
+            f"{DO_NOT_USE}: prior and records contradict each other on "
+            f"{listed([names[k] for k in where])}: up to {max(out[where]):.0f} of the prior's "
+            "standard deviations from its middle, and pulled back by it from farther out. Widen "
+            "the prior to the scale of the answer, centre inputs and outcomes by public constants "
+            "and divide them by others, or give more privacy budget or records",
+        )
+
     def _drowned(self, names: Sequence[str], read: Sequence[bool] | None) -> tuple[str, ...]:
         """Of which coordinates noise hides more than the release tells, in sentences.
 
@@ -288,7 +317,9 @@ class Located(NamedTuple):
         site = np.array([name.partition("[")[0] for name in names])
         clearest = np.array([self.signal[site == each].max() for each in site])
         levels = np.minimum(_LEVELS, _OF_CLEAREST * clearest) * (several & (clearest > _CLEAR))
-        below = np.maximum(levels, faint_below(len(names)))
+        enough = self.signal > _ENOUGH * math.sqrt(len(names))
+        alike = enough & (self.signal > _ALIKE * np.max(self.signal))
+        below = np.maximum(levels, np.where(alike, 0.0, faint_below(len(names))))
         # Where noise hides much of everything it is not that these have few records.
         faint = told & ~drowned & (self.signal < below)
         if not self.arrived:  # No width means anything.

@@ -26,7 +26,8 @@ LAWS = {
     "logistic": lambda eta, _: dist.Bernoulli(logits=eta),
     "poisson": lambda eta, _: dist.Poisson(jnp.exp(eta)),
 }
-# Family, records, coefficients, epsilon, the coefficients' prior sd and a Normal's prior of sigma.
+# Family, records, coefficients, epsilon, the coefficients' prior sd, a Normal's prior of sigma and,
+# where it is not 1, sigma.
 CASES = [
     *(
         (family, 5_000, 5, 1.0, sd, scale)
@@ -36,6 +37,8 @@ CASES = [
     ("normal", 5_000, 5, 1.0, 2.0, dist.HalfNormal(1)),
     ("normal", 5_000, 5, 1.0, 10.0, dist.HalfCauchy(5)),
     ("normal", 5_000, 5, 1.0, 10.0, dist.Uniform(0, 50)),
+    ("normal", 5_000, 5, 1.0, 10.0, dist.Uniform(0, 50), 0.3),
+    ("normal", 5_000, 5, 1.0, 10.0, dist.Uniform(0, 50), 0.1),
     ("normal", 5_000, 5, 1.0, 100.0, dist.HalfNormal(5)),
     ("normal", 5_000, 5, 1.0, 100.0, dist.HalfCauchy(5)),
     *(
@@ -53,14 +56,17 @@ def regression(x, y=None, *, family, sd, scale):
         numpyro.sample("y", LAWS[family](x @ b, sigma), obs=y)
 
 
-def made_up(rng, family, records, dim):
+def made_up(rng, family, records, dim, sigma):
     """Inputs, the first of which is 1, outcomes, and the truth."""
     x = np.column_stack([np.ones(records), rng.normal(size=(records, dim - 1))])
     truth = np.resize([0.5, -0.3, 0.2, 0.0], dim) / max(1.0, (dim / 5) ** 0.5)
     truth[0] = 0.5
     eta = x @ truth
-    draw = {"normal": partial(rng.normal, eta), "poisson": partial(rng.poisson, np.exp(eta))}
-    draw["logistic"] = partial(rng.binomial, 1, 1 / (1 + np.exp(-eta)))
+    draw = {
+        "normal": partial(rng.normal, eta, sigma),
+        "poisson": partial(rng.poisson, np.exp(eta)),
+        "logistic": partial(rng.binomial, 1, 1 / (1 + np.exp(-eta))),
+    }
     return x.astype(np.float32), draw[family]().astype(np.float32), truth
 
 
@@ -78,13 +84,13 @@ def of_records(x, y, family):
     return mode, np.sqrt(np.diag(np.linalg.inv(curvature)))
 
 
-def case(releases, family, records, dim, epsilon, sd, scale):
+def case(releases, family, records, dim, epsilon, sd, scale, sigma=1.0):
     model = partial(regression, family=family, sd=sd, scale=scale)
     privacy = ndp.Budget(epsilon, 1e-6)
     release = ndp.LikelihoodRelease(model, privacy=privacy, secure=False, allow_unresolved=True)
     widths, away, held, arrived = [], [], [], []
     for seed in range(releases):
-        x, y, truth = made_up(np.random.default_rng(seed), family, records, dim)
+        x, y, truth = made_up(np.random.default_rng(seed), family, records, dim, sigma)
         mode, own = of_records(x, y, family)
         at = release.run(jax.random.key(seed), x, y, progress_bar=False).located
         arrived.append(at.arrived)
@@ -98,7 +104,8 @@ def case(releases, family, records, dim, epsilon, sd, scale):
         "coefficients": dim,
         "epsilon": epsilon,
         "prior_sd": sd,
-        "sigma": scale and type(scale).__name__,
+        "sigma_under": scale and type(scale).__name__,
+        "sigma": sigma,
         "width": np.quantile(widths, [0.5, 0.9, 1.0]).round(2).tolist(),
         "over_three": float(np.mean(np.array(widths) > 3)),
         "away": round(float(max(away)), 1),

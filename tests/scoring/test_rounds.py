@@ -283,6 +283,7 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     assert usual.verdicts("abcd") == ()
     at = usual._replace(
         resolved=np.array([0.9, 0.1, 0.9, 0.9, 0.9]),
+        out=np.zeros(5),
         widened=np.array([3, 9, 1.4, 1.6, 4]),
         signal=np.full(5, 9.0),
     )
@@ -297,6 +298,27 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     # Where the rounds have not arrived no width means anything.
     gone = at._replace(travelled=99.0).verdicts(names)
     assert not any("doubles" in each for each in gone)
+
+
+def test_a_prior_that_pulls_records_back_is_named(truth):
+    """Eleven prior sds from its middle and .77 wide: the truth lay at thirty."""
+    usual = located(quadratic(truth, 2.0), PRIOR, RECORDS)._replace(signal=np.full(4, 20.0))
+    half = usual._replace(
+        resolved=np.full(4, 0.41), out=np.array([1.0, -11.0, 2.0, 1.2]), widened=np.full(4, 1.5)
+    )
+    (said,) = half.verdicts(["a", "b[3]", "c", "d"])[:1]
+    assert said.startswith("do not use: prior and records contradict each other on b[3]: up to 11")
+    # What is told as well as here is pulled by next to nothing, however far out it lies.
+    assert half._replace(resolved=np.full(4, 0.99)).verdicts("abcd") == ()
+    # Without noise it is a narrow prior that pulls, and pulls NUTS's as much.
+    still = half._replace(widened=np.full(4, 1.02)).verdicts("abcd")
+    assert not any("contradict" in each for each in still)
+    # Nothing is odd about an answer that noise leaves to the prior, nor about a travelling one.
+    for other in (half._replace(out=np.full(4, 2.5)), half._replace(travelled=99.0)):
+        assert not any("contradict" in each for each in other.verdicts("abcd"))
+    # In the prior's own units, with the middle where that is.
+    near, far = ((truth[1] - PRIOR.mean) / PRIOR.sd, usual.out)
+    np.testing.assert_allclose(near, far, atol=0.2)
 
 
 def test_what_few_records_told_of_is_named(truth):
@@ -325,6 +347,11 @@ def test_what_few_records_told_of_is_named(truth):
     # What no term reads is learned of the levels that were heard.
     assert "small groups are unlike large ones" in said
     assert "unlike" not in at.verdicts(names, [True] * 4)[-1]
+    # Where noise tells all alike, it is not that of one few records speak.
+    alike = at._replace(signal=np.array([5.0, 4.5, 5.5, 0.4]))
+    assert alike.verdicts(names, read) == ()
+    assert alike._replace(signal=np.array([5.0, 3.9, 5.5, 0.4])).verdicts(names, read)
+    assert alike._replace(signal=np.array([5.0, 4.5, 8.0, 0.4])).verdicts(names, read)
     both = at._replace(signal=np.ones(4)).verdicts(names, read)
     assert [beginning(each) for each in both] == [
         "with care: few records told of beta",
