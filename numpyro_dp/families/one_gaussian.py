@@ -70,12 +70,18 @@ def require_one_gaussian(model: PrivateModel, middle: np.ndarray, sd: np.ndarray
             'config={"a": LocScaleReparam(0)})`: it is released as written and sampled as wrapped. '
             "Or use `DPSVI`"
         )
+    if has_free_shares(model) and (lost := _endless(model)):
+        raise UnsupportedModelError(
+            f"of draws of the prior {lost:.0%} put a mixture's component beyond all numbers, as "
+            "`OrderedTransform` does, which adds `exp` of the second number on to the first. Give "
+            f"the numbers that it transforms priors on that scale; or: {APART}"
+        )
     share = overlap(model) if has_free_shares(model) else 0.0
     if share > _MOST_OVERLAP:
         raise UnsupportedModelError(
-            f"the priors of a mixture's components overlap: of two draws {share:.0%} put a pair of "
-            "them the other way round. The rounds would stop between its modes, far from either, "
-            f"and nothing that is released tells that. {APART}, {_INSTEAD}"
+            f"the priors of a mixture's components overlap: of pairs of draws {share:.0%} put a "
+            "component of the one beyond the next of the other. The rounds would stop between its "
+            f"modes, far from either, and nothing that is released tells that. {APART}, {_INSTEAD}"
         )
 
 
@@ -231,6 +237,16 @@ def _moments(model: PrivateModel) -> list[np.ndarray]:
     return [np.asarray(each, float) for each in told]
 
 
+def _endless(model: PrivateModel) -> float:
+    """Share of the prior's draws of which a component's mean is nowhere, as others' are not.
+
+    That is where float32 does not hold its square.
+    """
+    most = math.sqrt(np.finfo(np.float32).max)
+    held = [np.abs(each[:, 0]) < most for each in _moments(model)]
+    return max((float(np.mean(np.any(~each & each.any(0), (1, 2)))) for each in held), default=0.0)
+
+
 def _worst_told(features: np.ndarray) -> float:
     """Of numbers of shape (draws, components, features), as :func:`overlap` has it."""
     number, worst = features.shape[1], 0.0
@@ -255,6 +271,13 @@ def scattered_gates(model: PrivateModel) -> list[str]:
         for name, law, base in _laws(model)
         if issubclass(law, dist.ZeroInflatedProbs) and not issubclass(base, bare)
     ]
+
+
+def of_classes(model: PrivateModel) -> bool:
+    """Whether every observed site has a bounded whole number, as a class or of trials."""
+    probs = dist.BernoulliProbs, dist.BinomialProbs, dist.CategoricalProbs
+    logits = dist.BernoulliLogits, dist.BinomialLogits, dist.CategoricalLogits
+    return all(issubclass(law, (*probs, *logits)) for _, law, _ in _laws(model))
 
 
 def _has_mixture(model: PrivateModel) -> bool:
@@ -285,4 +308,6 @@ def _apart(law: Any) -> float:
     draws = law.sample(random.key(1), (200,))
     weights = jax.nn.log_softmax(law.mixing_distribution.logits)
     each = np.asarray(law.component_log_probs(draws) - weights, float)
+    # A density of nought is far from any other, and like another of nought.
+    each = np.maximum(each, np.finfo(np.float32).min)
     return float(np.abs(each - each[..., :1]).mean(0).max())

@@ -80,10 +80,12 @@ class Forecast(NamedTuple):
         """What to expect, in a sentence."""
         return {
             "resolved": f"can be resolved: a typical interval about {self.width:.2g} times as wide "
-            "as NUTS's on the records where the model fits, one of a level or group of fewer than "
-            f"about {self.few} records far wider. {_ALONE}",
+            "as NUTS's on the records where the model fits and priors are on the scale of the "
+            "answer, one of a level or group of fewer than about "
+            f"{self.few} records far wider. {_ALONE}",
             "partly": f"can be resolved in part: a typical interval about {self._widths} times "
-            "as wide as NUTS's on the records, one of a level or group of fewer than about "
+            "as wide as NUTS's on the records where the model fits and priors are on the scale of "
+            "the answer, one of a level or group of fewer than about "
             f"{self.few} records far wider; weak directions stay at the prior. For prediction "
             f"alone DPSVI may be better. {_ALONE}",
             "not": f"not resolved: {self.remedy}",

@@ -19,6 +19,7 @@ class Kind(NamedTuple):
       apart for that.
     - **unlike**: sites whose law reads another outcome that is not drawn with them.
     - **partial**: arrays that are read of those records alone who are asked **asked**.
+    - **classes**: whether every outcome is of few values, such as a class or a number of trials.
     - **scattered**: sites with a gate for zeros over a law that may scatter as widely as it likes.
     """
 
@@ -28,6 +29,7 @@ class Kind(NamedTuple):
     partial: Sequence[str] = ()
     asked: Sequence[str] = ()
     scattered: Sequence[str] = ()
+    classes: bool = False
 
 
 def foretold(kind: Kind) -> tuple[str, ...]:

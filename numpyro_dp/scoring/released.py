@@ -28,6 +28,7 @@ from numpyro_dp.families.one_gaussian import (
     MOST_BLURRED,
     blurred,
     has_free_shares,
+    of_classes,
     overlap,
     scattered_gates,
 )
@@ -154,6 +155,7 @@ def kind_of(model: PrivateModel) -> Kind:
         partial=arrays,
         asked=chosen.asked,
         scattered=scattered_gates(model),
+        classes=of_classes(model),
     )
 
 

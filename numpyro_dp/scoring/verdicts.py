@@ -52,8 +52,8 @@ _CONTRADICTED, _PULLED = 4.0, 2.0
 # in the prior and no round found it, to .8 to 2.3 (72 releases).
 _SIZES = 0.5
 _NEARER = (
-    "Give priors on the scale of the answer (within a factor of ten; of a scale HalfNormal, not "
-    "HalfCauchy), centre inputs and outcomes by public constants and divide them by others, or "
+    "Give priors on the scale of the answer (an intercept's about where outcomes are known to lie, "
+    "others within a factor of ten; of a scale HalfNormal, not HalfCauchy), centre inputs and outcomes by public constants and divide them by others, or "
     "give more privacy budget or records"
 )
 _TAILS = (
@@ -171,18 +171,21 @@ class Located(NamedTuple):
             "wrong family or a few far outcomes. Scales, rates and slopes may be off by more than "
             "the intervals say. Take a family with heavier tails (StudentT(4, …) for Normal, of a "
             "logarithm too, its degrees of freedom fixed; NegativeBinomial2 for Poisson), or the "
-            "input that is missing"
+            "input that is missing. Where priors are many times wider than the answer, narrow "
+            "those first: groups whose place the rounds have not found look like outliers"
         )
 
-    def _disagree(self, mixture: bool) -> str:
+    def _disagree(self, kind: Kind) -> str:
         found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
-        remedy = APART if mixture else _TAILS
+        # A class has no tails.
+        remedy = f"{APART if kind.mixture else _TAILS}. " * (kind.mixture or not kind.classes)
         if self.disagreement > _TORN:
-            cause = "" if mixture else "the records do not fit the model, or "
+            cause = "" if kind.mixture else "the records do not fit the model, or "
+            remedy = remedy.removesuffix(". ") or _NEARER
             return f"{DO_NOT_USE}: {found}{cause}the likelihood has several modes. {remedy}"
         return (
             f"{WITH_CARE}: {found}the intervals were widened by that and are not calibrated; of "
-            f"right models one release in fifty says so too. {remedy}. {_NEARER}"
+            f"right models some releases say so too. {remedy}{_NEARER}"
         )
 
     def verdicts(
@@ -207,12 +210,12 @@ class Located(NamedTuple):
                 f"{DO_NOT_USE}: not arrived: the last step went {self.travelled:.1f} posterior "
                 f"standard deviations, so the intervals are not calibrated. {_NEARER}",
             ),
-            (self.arrived and self.disagreement > self._usual, self._disagree(kind.mixture)),
+            (self.arrived and self.disagreement > self._usual, self._disagree(kind)),
             *((True, text) for text in foretold(kind)),
             (
                 not self.checked,
-                f"{WITH_CARE}: only the last round was near the posterior, so that no other checks "
-                f"it: the intervals may not be calibrated. {_NEARER}",
+                f"{DO_NOT_USE}: only the last round was near the posterior, so that no other "
+                f"checks it: the intervals are not calibrated. {_NEARER}",
             ),
             (
                 not self.clear,
@@ -349,8 +352,8 @@ class Located(NamedTuple):
             found.append(
                 f"{WIDE}: privacy noise doubles intervals: those of {_counted(names, drowned)} are "
                 f"twice as wide as NUTS's on the records would be, or wider{skewed}. Take fewer "
-                "coordinates (merge small groups and rare categories), or give more privacy budget "
-                "or records"
+                "coordinates (merge small groups and rare categories), priors on the scale of the "
+                "answer, or more privacy budget or records"
             )
         return tuple(found)
 

@@ -110,6 +110,17 @@ def ordered_alone(x, group, y):
     observed(dist.MixtureSameFamily(dist.Categorical(share), parts), y)
 
 
+def ordered_without_end(x, group, y):
+    """OrderedTransform adds exp of the second number: of exam scores one lay at infinity."""
+    share = numpyro.sample("share", dist.Dirichlet(jnp.ones(2)))
+    law = dist.Normal(70, 20).expand([2]).to_event(1)
+    middle = numpyro.sample(
+        "middle", dist.TransformedDistribution(law, dist.transforms.OrderedTransform())
+    )
+    parts = dist.Normal(middle, scale("sigma"))
+    observed(dist.MixtureSameFamily(dist.Categorical(share), parts), y)
+
+
 def wide_about_narrow(x, group, y):
     """Components of one centre, of which the scales are apart: outliers among the rest."""
     share = numpyro.sample("share", dist.Beta(20, 2))
@@ -145,7 +156,12 @@ def kernel(model, accountant=None):
             slopes_of_groups, REAL, r"product of latents `spread`, `z`", marks=pytest.mark.slow
         ),
         (mixture([0.0, 0.0]), REAL, "components of mixture `y` begin alike"),
-        (ordered_alone, REAL, "overlap: of two draws [789]% put a pair"),
+        (ordered_alone, REAL, "overlap: of pairs of draws [789]% put a component"),
+        (
+            ordered_without_end,
+            REAL,
+            "draws of the prior [0-9]+% put a mixture's component beyond",
+        ),
         pytest.param(mixture([-1.0, 1.0], 1.0), REAL, "overlap: ", marks=pytest.mark.slow),
     ],
 )

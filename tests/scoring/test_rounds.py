@@ -409,7 +409,7 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     assert "their scores vary 3.0 times as much" in said[3]
     assert "outermost" not in said[3]
     ranks = [each.split(":")[0] for each in said]
-    assert ranks == ["with care"] * 4 + ["wide"] * 3
+    assert ranks == ["do not use"] + ["with care"] * 3 + ["wide"] * 3
     for each in (*said, *all_but_travel._replace(travelled=99.0).verdicts("abcd")):
         # One sentence at least tells the reader what to do.
         assert any(what in each for what in ("Give ", "give ", "Take ", "take ", "widen "))
@@ -424,6 +424,11 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     # What tears rounds apart in most regressions; another sampler would only not say so.
     assert "StudentT(4, …) for Normal" in torn[0]
     assert "DPSGLD" not in torn[0]
+    # A class has no tails.
+    for far in (15.0, 2.0):
+        calm = at._replace(disagreement=far, freedom=200).verdicts("abcd", kind=Kind(classes=True))
+        assert "Give priors on the scale of the answer" in calm[0]
+        assert "StudentT" not in calm[0]
     # Of a mixture the remedy is another, and what no number tells is said in any case.
     mixed = at._replace(disagreement=15.0).verdicts("abcd", kind=Kind(mixture=True))
     assert "a prior centre of its own" in mixed[0]
