@@ -53,8 +53,8 @@ _CONTRADICTED, _PULLED = 4.0, 2.0
 _SIZES = 0.5
 _NEARER = (
     "Give priors on the scale of the answer (an intercept's about where outcomes are known to lie, "
-    "others within a factor of ten; of a scale HalfNormal, not HalfCauchy), centre inputs and outcomes by public constants and divide them by others, or "
-    "give more privacy budget or records"
+    "others within a factor of ten; of a scale HalfNormal, not HalfCauchy), centre inputs and "
+    "outcomes by public constants and divide them by others, or give more privacy budget or records"
 )
 _TAILS = (
     "Amounts or counts of heavier tails than the family's are cut elsewhere in each round, so that "
