@@ -6,7 +6,9 @@ every ``a`` and added to ``mu``, and nobody who sees records could tell.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from itertools import product
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -82,40 +84,88 @@ def _times(far: float, leaf: np.ndarray) -> np.ndarray:
     return np.minimum(leaf * far, most).astype(leaf.dtype)
 
 
-def silent_directions(model: PrivateModel, middle: np.ndarray, sd: np.ndarray) -> np.ndarray:
+def chosen_scores(model: PrivateModel, middle: np.ndarray, sd: np.ndarray) -> np.ndarray | None:
+    """Scores of made-up records near and far, where each chooses among entries, as ``a[group]``.
+
+    :param middle: of the prior of the unconstrained latents in a row, shape (dim,).
+    :param sd: its spread, shape (dim,).
+    :returns: in units of the prior, shape (records, dim); ``None`` for other models, and where some
+        entry was never chosen, of which nothing would be known.
+    """
+    chosen = choices(model.term, sorted(model.structure.latents)).names
+    if not chosen or not 1 < len(sd) <= MOST or not model.layout.arrays:
+        return None
+    scores = np.concatenate(made_up_scores(model, middle, sd, *_FAR))
+    # What is no number far out decides nothing there; a model of none is not looked at.
+    scores = scores[np.isfinite(scores).all(1)]
+    touched = (scores != 0).any(0)
+    return scores if touched[np.array(read_coordinates(model))].all() else None
+
+
+def silent_directions(model: PrivateModel, scores: np.ndarray | None) -> np.ndarray:
     """Directions along which no made-up record's likelihood changes, near, far or elsewhere.
 
     Coordinates that no record's term reads are among them, such as the scale of groups. Beyond
     these only models are looked at in which a record chooses among entries, as ``a[group]`` does:
     others have such directions by their inputs, which made-up records do not share.
 
-    :param middle: of the prior of the unconstrained latents in a row, shape (dim,).
-    :param sd: its spread, shape (dim,).
+    :param scores: :func:`chosen_scores`.
     :returns: orthonormal rows in units of the prior, shape (directions, dim); often none.
     """
-    read = np.flatnonzero(read_coordinates(model))
-    unread = np.delete(np.eye(len(sd)), read, axis=0)
-    return np.concatenate([unread, _silent_among(model, middle, sd, read)])
-
-
-def _silent_among(
-    model: PrivateModel, middle: np.ndarray, sd: np.ndarray, read: np.ndarray
-) -> np.ndarray:
-    none = np.zeros((0, len(sd)))
-    chosen = choices(model.term, sorted(model.structure.latents)).names
-    if not chosen or not 1 < len(sd) <= MOST or not model.layout.arrays:
-        return none
-    scores = np.concatenate(made_up_scores(model, middle, sd, *_FAR))[:, read]
-    # What is no number far out decides nothing there; a model of none is not looked at.
-    scores = scores[np.isfinite(scores).all(1)]
+    reads = np.array(read_coordinates(model))
+    read, unread = np.flatnonzero(reads), np.eye(len(reads))[~reads]
+    if scores is None:
+        return unread
+    scores = scores[:, read]
     sizes = np.linalg.norm(scores, axis=0)
-    # Of entries that no made-up record chose nothing is known.
-    if not (sizes > 0).all():
-        return none
     found = _null(scores / sizes)
-    silent = np.zeros((len(found), len(sd)))
+    silent = np.zeros((len(found), len(reads)))
     silent[:, read] = found / sizes
-    return np.linalg.qr(silent.T)[0].T
+    return np.concatenate([unread, np.linalg.qr(silent.T)[0].T])
+
+
+class Meetings(NamedTuple):
+    """Which latents' entries a record may touch together.
+
+    - **met**: 1 where a record may touch both of two, else 0, shape (dim, dim).
+    - **alike**: a number for each entry, the same of those of a site that are never touched
+      together and stand at the same place among those that are; shape (dim,).
+    """
+
+    met: np.ndarray
+    alike: np.ndarray
+
+
+def meetings(model: PrivateModel, scores: np.ndarray | None) -> Meetings | None:
+    """Of which pairs of latents' entries a record may touch both, and so tell the information.
+
+    Of ``a[group]`` a record touches one; between two factors every pair may meet, though not every
+    one does among some made-up records. So sites are judged as wholes: where records that touch an
+    entry of the one touch more entries of the other between them than any of them alone, all are
+    taken to meet.
+
+    :param scores: :func:`chosen_scores`.
+    :returns: ``None`` where all may be touched together.
+    """
+    if scores is None:
+        return None
+    touched = scores != 0
+    met = touched.T.astype(float) @ touched > 0
+    met[:, ~touched.any(0)] = met[~touched.any(0)] = True
+    ends = np.cumsum([math.prod(s.shape) for _, s in sorted(model.structure.latents.items())])
+    sites = np.split(np.arange(len(met)), ends[:-1])
+    for one, other in product(sites, repeat=2):
+        pairs = np.ix_(one, other)
+        if met[pairs].sum(1).max() > touched[:, other].sum(1).max():
+            met[pairs] = True
+    met |= met.T
+    if met.all():
+        return None
+    # Of those that an entry meets in its site, so many come before it.
+    before = [np.tril(met[np.ix_(site, site)], -1).sum(1) for site in sites]
+    kinds = [(k, int(place)) for k, places in enumerate(before) for place in places]
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    return Meetings(met.astype(float), np.array([numbers[kind] for kind in kinds]))
 
 
 def _null(scores: np.ndarray) -> np.ndarray:

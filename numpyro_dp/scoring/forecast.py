@@ -6,6 +6,8 @@ import math
 from textwrap import fill
 from typing import NamedTuple
 
+import numpy as np
+
 from numpyro_dp.accounting import Budget, Relation, calibrate
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.model.data_free import read_coordinates
@@ -31,6 +33,10 @@ _ALONE = (
 )
 # Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
 _ROUNDS = ((100.0, 14), (5.0, 12), (0.0, 8))
+
+# Of the squared privacy loss, for the histogram that gives the first clip norm: so much, and more
+# where a bin's noise would be more than a tenth of the records.
+_HISTOGRAM, _MOST_HISTOGRAM, _TENTH = 0.04, 0.25, 10.0
 
 
 class Forecast(NamedTuple):
@@ -166,3 +172,27 @@ def forecast(
         privacy=privacy,
         relation=relation,
     )
+
+
+def histogram_share(num_records: int, signal: float) -> float:
+    """Of the squared privacy loss, what the histogram takes.
+
+    :param signal: μ of a Gaussian mechanism as private as the whole release.
+    """
+    needed = (_TENTH / (num_records * signal)) ** 2
+    return min(max(_HISTOGRAM, needed), _MOST_HISTOGRAM)
+
+
+def geometric_shares(
+    num_rounds: int, histogram: float, ratio: float | None = None
+) -> tuple[float, ...]:
+    """Shares of the squared privacy loss, growing by round; the histogram takes the rest.
+
+    Many rounds find a far posterior; few leave more to each, which small budgets need.
+
+    :param ratio: of the shares of two rounds; by default what suits a release of its own.
+    """
+    if ratio is None:
+        ratio = 1.1 if num_rounds <= 8 else 1.25 if num_rounds <= 12 else 1.2
+    weights = ratio ** np.arange(num_rounds)
+    return tuple(float(w) for w in (1 - histogram) * weights / weights.sum())

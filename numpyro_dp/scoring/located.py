@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.linalg import cholesky, inv, norm, solve
+from numpy.linalg import cholesky, inv, solve
 from scipy.stats import chi2
 
 from numpyro_dp.scoring.information import Matrix, Vector
@@ -51,6 +52,7 @@ def located(
         noise = own + (noise - own) * (chi / freedom)
         mean, covariance = posterior(pooled, noise, prior, whitening)
     back, root = inv(whitening), cholesky(noise)
+    step = whitening.T @ mean - rounds[-1].at.u
     design = solve(root, pooled.information) @ back.T @ to.inverse
     values, vectors = np.linalg.eigh(pooled.information)
     spread = to.basis @ whitening.T
@@ -73,7 +75,7 @@ def located(
         tail_sd=pooled.tail_sd,
         disagreement=_disagreement(rounds, pooled, _APART_ANYWAY)[0] / max(freedom, 1),
         freedom=freedom,
-        travelled=float(norm(mean - back.T @ rounds[-1].at.u)),
+        travelled=math.sqrt(step @ rounds[-1].at.precision @ step),
         unresolved=pooled.unresolved,
         signal=pooled.signal,
         widened=_widened(without_noise, back @ with_noise @ back.T, to.inverse),
@@ -103,7 +105,7 @@ def _of_information(pooled: Pooled, mean: Vector, covariance: Matrix) -> Matrix:
     gap = mean - pooled.middle
     moment = np.outer(gap, gap) + covariance
     level = pooled.information_sd**2 / 2
-    return level * (np.trace(moment) * np.eye(len(gap)) + moment)
+    return level * pooled.entries.noise(moment)
 
 
 def _disagreement(

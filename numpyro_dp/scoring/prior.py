@@ -19,11 +19,12 @@ from numpyro.infer import init_to_sample
 
 from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.silent_directions import Meetings
 from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
-from numpyro_dp.scoring.information import Matrix, Vector
+from numpyro_dp.scoring.information import Entries, Matrix, Vector
 from numpyro_dp.scoring.rounds import PriorMoments
 from numpyro_dp.scoring.statistic import unravelled
 
@@ -32,6 +33,8 @@ _DRAWS, _PLACES = 2_000, 64
 _QUARTILES = 1.349
 # The square of what lies beyond is more than float32 holds.
 _LARGEST = 1e18
+# Of coordinates' parts in silent directions, what is more than rounding.
+_RANK = 1e-6
 # Sds of a median of so many normal draws from nought, within which it may be nought.
 _NOUGHT = 3 * 1.2533 / math.sqrt(_DRAWS)
 
@@ -135,7 +138,9 @@ def every_direction(dim: int) -> Directions:
     return Directions(np.zeros(dim), np.eye(dim), np.eye(dim), np.zeros((dim, dim)))
 
 
-def heard_directions(prior: PriorMoments, silent: Matrix) -> tuple[Directions, PriorMoments]:
+def heard_directions(
+    prior: PriorMoments, silent: Matrix, meetings: Meetings | None = None
+) -> tuple[Directions, PriorMoments]:
     """What is orthogonal, in units of the prior, to directions that no record tells; its prior.
 
     Information there is exactly nothing, where rounds would find noise, and take it for knowledge:
@@ -143,12 +148,30 @@ def heard_directions(prior: PriorMoments, silent: Matrix) -> tuple[Directions, P
 
     :param prior: of the latents.
     :param silent: orthonormal rows in units of the prior, shape (number, dim).
+    :param meetings: which latents' entries a record may touch together; by default all.
     """
     dim, number = len(prior.sd), len(silent)
     if not number:
-        return every_direction(dim), prior
+        entries = None if meetings is None else Entries(*meetings, np.eye(dim))
+        return every_direction(dim), prior._replace(entries=entries)
     # The rows after the first span what these leave; coordinates that these do not touch stay.
     basis = np.linalg.qr(silent.T, mode="complete")[0][:, number:]
     untold = prior.sd[:, None] * (silent.T @ silent) * prior.sd
     found = Directions(prior.mean, prior.sd[:, None] * basis, basis.T / prior.sd, untold)
-    return found, PriorMoments(np.zeros(dim - number), np.ones(dim - number))
+    entries = None if meetings is None else _without(meetings, silent, basis)
+    return found, PriorMoments(np.zeros(dim - number), np.ones(dim - number), entries)
+
+
+def _without(meetings: Meetings, silent: Matrix, basis: Matrix) -> Entries:
+    """Entries of all latents but as many as there are silent directions, which stay where they are.
+
+    Those that meet most others, as an intercept does beside groups.
+    """
+    fixed: list[int] = []
+    for k in np.argsort(-meetings.met.sum(0), kind="stable"):
+        if np.linalg.matrix_rank(silent[:, [*fixed, k]], tol=_RANK) > len(fixed):
+            fixed.append(int(k))
+    kept = np.delete(np.arange(len(basis)), fixed)
+    moved = silent[:, kept].T @ np.linalg.solve(silent[:, fixed].T, basis[fixed])
+    met, alike = meetings.met[np.ix_(kept, kept)], meetings.alike[kept]
+    return Entries(met, alike, basis[kept] - moved)

@@ -18,14 +18,19 @@ from numpyro_dp.execution.keys import as_typed_keys, folded
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Phase, planned_releases
 from numpyro_dp.families.one_gaussian import require_components_apart, require_one_gaussian
-from numpyro_dp.families.silent_directions import silent_directions
+from numpyro_dp.families.silent_directions import chosen_scores, meetings, silent_directions
 from numpyro_dp.model.private_model import PrivateModel, private_model
-from numpyro_dp.scoring.forecast import Forecast, forecast, own_latents
+from numpyro_dp.scoring.forecast import (
+    Forecast,
+    forecast,
+    geometric_shares,
+    histogram_share,
+    own_latents,
+)
 from numpyro_dp.scoring.kinds import foretold
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.prior import every_direction, heard_directions, prior_moments
 from numpyro_dp.scoring.released import ReleasedLikelihood, kind_of, verdicts_of
-from numpyro_dp.scoring.rounds import geometric_shares, histogram_share
 from numpyro_dp.scoring.statistic import (
     BINS,
     record_statistic,
@@ -233,8 +238,10 @@ def bound_release(
     require_components_apart(model, unravelled(model, prior.mean))
     directions = every_direction(len(prior.sd))
     if adaptation is None:
-        require_one_gaussian(model, *prior)
-        directions, prior = heard_directions(prior, silent_directions(model, *prior))
+        require_one_gaussian(model, prior.mean, prior.sd)
+        scores = chosen_scores(model, prior.mean, prior.sd)
+        silent, meeting = silent_directions(model, scores), meetings(model, scores)
+        directions, prior = heard_directions(prior, silent, meeting)
         if not len(prior.sd):
             raise UnsupportedModelError(
                 f"no record of plate `{model.plate}` tells anything of a latent: its likelihood "

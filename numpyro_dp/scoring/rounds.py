@@ -17,10 +17,13 @@ from numpy.linalg import cholesky, eigh, inv, norm, solve
 from scipy.optimize import brentq
 
 from numpyro_dp.scoring.information import (
+    Entries,
     Matrix,
+    Pattern,
     Vector,
     column,
     fitted_information,
+    pattern,
     shrunk,
     symmetric,
     traces,
@@ -28,12 +31,6 @@ from numpyro_dp.scoring.information import (
 )
 from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE
 
-# Of the squared privacy loss, for the histogram that gives the first clip norm: so much, and more
-# where a bin's noise would be more than a tenth of the records.
-_HISTOGRAM, _MOST_HISTOGRAM, _TENTH = 0.04, 0.25, 10.0
-# A bin counts for less by this many noise sds the farther it is from the prior's scale, and a peak
-# of fewer may be noise.
-_FARTHER, _CLEAR = 0.05, 4.0
 # How loose clips are, in units of their own noise, and of a record's typical score.
 _SCORE_NOISE, _INFORMATION_NOISE, _TIGHTEST, _LOOSEST = 0.8, 0.4, 0.7, 10.0
 _MISFIT = (1.0, 25.0)
@@ -52,10 +49,12 @@ class PriorMoments(NamedTuple):
     """Independent normals with the location and spread of the model's prior.
 
     - **mean**, **sd**: of unconstrained coordinates, shape (dim,).
+    - **entries**: which of the information may be told; ``None`` if all.
     """
 
     mean: Vector
     sd: Vector
+    entries: Entries | None = None
 
     @property
     def precision(self) -> Matrix:
@@ -63,11 +62,19 @@ class PriorMoments(NamedTuple):
         return np.diag(self.sd**-2.0)
 
 
+class Law(NamedTuple):
+    """A normal law of the coordinates: **mean**, shape (dim,), and **precision**, (dim, dim)."""
+
+    mean: Vector
+    precision: Matrix
+
+
 class RoundSettings(NamedTuple):
     """Where a round asks and how tightly it clips.
 
     - **u**: unconstrained position, shape (dim,).
     - **whitening**: W, from scores to scores in whitened coordinates, shape (dim, dim).
+    - **precision**: of the posterior as told so far, for distances, shape (dim, dim).
     - **clip_norm**: C, bound on a record's whitened score.
     - **information_bound**: bound on a record's whitened information (Frobenius).
     - **clear**: whether the clip norm is no guess; of a first round it may be.
@@ -75,6 +82,7 @@ class RoundSettings(NamedTuple):
 
     u: Vector
     whitening: Matrix
+    precision: Matrix
     clip_norm: float
     information_bound: float
     clear: bool = True
@@ -119,6 +127,7 @@ class Pooled(NamedTuple):
     - **unresolved**: whether A tells from its target nothing but noise.
     - **middle**: average position of the rounds.
     - **weights**: of the rounds; **curvature**: their allowance for a score that bends.
+    - **entries**: which of the information may be told.
     """
 
     information: Matrix
@@ -135,49 +144,7 @@ class Pooled(NamedTuple):
     middle: Vector
     weights: Vector
     curvature: Vector
-
-
-def histogram_share(num_records: int, signal: float) -> float:
-    """Of the squared privacy loss, what the histogram takes.
-
-    :param signal: μ of a Gaussian mechanism as private as the whole release.
-    """
-    needed = (_TENTH / (num_records * signal)) ** 2
-    return min(max(_HISTOGRAM, needed), _MOST_HISTOGRAM)
-
-
-def geometric_shares(
-    num_rounds: int, histogram: float, ratio: float | None = None
-) -> tuple[float, ...]:
-    """Shares of the squared privacy loss, growing by round; the histogram takes the rest.
-
-    Many rounds find a far posterior; few leave more to each, which small budgets need.
-
-    :param ratio: of the shares of two rounds; by default what suits a release of its own.
-    """
-    if ratio is None:
-        ratio = 1.1 if num_rounds <= 8 else 1.25 if num_rounds <= 12 else 1.2
-    weights = ratio ** np.arange(num_rounds)
-    return tuple(float(w) for w in (1 - histogram) * weights / weights.sum())
-
-
-def first_settings(
-    prior: PriorMoments, histogram: Vector, first_bin: int, noise_sd: float
-) -> RoundSettings:
-    """Ask at the prior's middle, in its units, and clip at the commonest size.
-
-    :param histogram: noisy counts of sizes, a bin for each factor of two.
-    :param first_bin: exponent of the first bin's lower end.
-    :param noise_sd: of a count.
-    """
-    sizes = np.arange(len(histogram)) + first_bin + 0.5
-    # Records lie on both sides of an edge, noise does not.
-    pairs = histogram[:-1] + histogram[1:]
-    farther = _FARTHER * np.abs(sizes[:-1] + 0.5)
-    at = int(np.argmax(pairs / (math.sqrt(2) * noise_sd) - farther))
-    clip_norm = 2.0 ** sizes[at + int(histogram[at + 1] > histogram[at])]
-    clear = bool(pairs[at] > _CLEAR * math.sqrt(2) * noise_sd)
-    return RoundSettings(prior.mean, np.diag(prior.sd), clip_norm, clip_norm**2, clear)
+    entries: Pattern
 
 
 def next_settings(
@@ -208,15 +175,26 @@ def next_settings(
     clip_norm = max(_TIGHTEST * typical, min(clip_norm, _LOOSEST * typical * loose))
     bound = _INFORMATION_NOISE * signal * math.sqrt(effective * INFORMATION_SHARE / dim)
     bound = min(max(bound, clip_norm * typical), _LOOSEST * clip_norm * typical)
-    return RoundSettings(found.to, inv(cholesky(found.total)), clip_norm, bound)
+    # A tighter clip takes so much of the information. Whitened with what is left, each round's
+    # scores would be larger than the last's, and clipped the more.
+    information = (found.total - found.prior) / min(1.0, clip_norm / typical)
+    precision = information + found.prior
+    if prior.entries is not None:
+        loosely = min(1.0, typical**2 / bound)
+        information = prior.entries.evened(information, found.signal, loosely)
+    whitening = inv(cholesky(information + found.prior))
+    return RoundSettings(found.to, whitening, precision, clip_norm, bound)
 
 
 class _Step(NamedTuple):
-    """Where a step leads **to**, the **total** precision there, and the rounds' **misfit**."""
+    """Where a step leads **to**, the **total** precision there, what of it is **prior**, and the
+    rounds' **misfit** and **signal**."""
 
     to: Vector
     total: Matrix
+    prior: Matrix
     misfit: float
+    signal: Vector
 
 
 def _stepped(
@@ -224,18 +202,35 @@ def _stepped(
 ) -> _Step:
     """One step from the last round, with all rounds as they speak of ``centre``."""
     last = rounds[-1].at
-    pooled = pool(rounds, prior, num_records, centre)
-    back = inv(last.whitening)
-    total = back @ pooled.information @ back.T + prior.precision
+    along = None if prior.entries is None else inv(prior.entries.of)
+    pooled = pool(rounds, prior, num_records, centre, along=along)
+    back, law = inv(last.whitening), Law(prior.mean, prior.precision)
     spread = float(np.clip(pooled.dispersion, 0.3, 10.0))
     noise = spread * pooled.information + pooled.noise
-    step = last.whitening.T @ posterior(pooled, noise, prior, last.whitening)[0] - last.u
+    mean, covariance = posterior(pooled, noise, law, last.whitening)
+    if prior.entries is not None:
+        law = _drawn_together(
+            prior.entries,
+            prior,
+            last.whitening.T @ mean,
+            last.whitening.T @ covariance @ last.whitening,
+        )
+        mean, _ = posterior(pooled, noise, law, last.whitening)
+    total = back @ pooled.information @ back.T + law.precision
+    step = last.whitening.T @ mean - last.u
     # One unit of information per record at most: far away, a score says where to go, and hardly
     # how far.
     length = math.sqrt(step @ total @ step / num_records)
     step *= min(1.0, 1 / max(length, 1e-12))
     step = _damped(step, total, prior.sd, _farthest(rounds, prior.sd))
-    return _Step(last.u + step, total, pooled.misfit)
+    return _Step(last.u + step, total, law.precision, pooled.misfit, pooled.signal)
+
+
+def _drawn_together(entries: Entries, prior: PriorMoments, mean: Vector, covariance: Matrix) -> Law:
+    """The prior with what groups say of each other: where most of them lie, the others may too."""
+    pull, precision = entries.suggested(mean - prior.mean, covariance, prior.sd)
+    whole = prior.precision + precision
+    return Law(prior.mean + solve(whole, pull), whole)
 
 
 def _farthest(rounds: Sequence[Round], sd: Vector) -> float:
@@ -301,7 +296,8 @@ def pool(
     inward = np.array([r.at.whitening for r in rounds])
     outward = inv(inward)
     places = np.array([r.at.u for r in rounds]) @ outward[-1]
-    away = np.sum((places - centre @ outward[-1]) ** 2, axis=1)
+    gaps = np.array([r.at.u for r in rounds]) - centre
+    away = np.sum((gaps @ rounds[-1].at.precision) * gaps, axis=1)
     frames = whitening @ outward
     squared = frames @ frames.mT
     private = column([r.score_sd**2 for r in rounds]) * squared
@@ -313,12 +309,15 @@ def pool(
     precisions = inv(private + column(curvature) * np.eye(dim))
     whole = symmetric(inv(precisions.sum(0)))
     weights = traces(whole @ precisions) / dim
+    entries = pattern(prior.entries, whitening)
     if final:
-        found = weighted_information(informations, sds, frames, private, curvature)
+        found = weighted_information(informations, sds, frames, whole @ precisions, entries)
     else:
-        found = fitted_information(informations, sds, inward @ outward[-1], away, num_records)
+        back = inward @ outward[-1]
+        found = fitted_information(informations, sds, back, away, num_records, entries)
     in_prior = whitening @ prior.precision @ whitening.T
-    information, left, unresolved = shrunk(found, in_prior, final=final)
+    so_far = whitening @ rounds[-1].at.precision @ whitening.T
+    information, left, unresolved = shrunk(found, in_prior, so_far, final=final)
     scores = (frames @ np.array([r.score for r in rounds])[..., None])[..., 0]
     response = whole @ _applied(precisions, scores + places @ information.T)
     noise = whole
@@ -345,11 +344,12 @@ def pool(
         float(counted @ [r.tail for r in rounds]),
         math.hypot(norm(counted * [r.tail_sd for r in rounds]), math.sqrt(chance)),
         left,
-        found.signal(information, ways),
+        found.signal(information if final else found.matrix, ways),
         unresolved,
         whole @ _applied(precisions, places),
         weights,
         curvature,
+        entries,
     )
 
 
@@ -369,7 +369,7 @@ def _curvature(away: Vector, told: Vector, unsure: Vector, num_records: int) -> 
 
 
 def posterior(
-    pooled: Pooled, noise: Matrix, prior: PriorMoments, whitening: Matrix
+    pooled: Pooled, noise: Matrix, prior: PriorMoments | Law, whitening: Matrix
 ) -> tuple[Vector, Matrix]:
     """Mean and covariance, in whitened coordinates, of the prior given t ~ N(A x, noise)."""
     gain = solve(noise, pooled.information)

@@ -17,12 +17,12 @@ from numpyro_dp.execution.processes import require_same
 from numpyro_dp.execution.releases import Releases
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.scoring.forecast import Forecast
+from numpyro_dp.scoring.information import Vector
 from numpyro_dp.scoring.prior import Directions
 from numpyro_dp.scoring.rounds import (
     PriorMoments,
     Round,
     RoundSettings,
-    first_settings,
     next_settings,
 )
 from numpyro_dp.scoring.statistic import (
@@ -35,6 +35,10 @@ from numpyro_dp.scoring.statistic import (
     RoundPosition,
     unpacked,
 )
+
+# A bin counts for less by this many noise sds the farther it is from the prior's scale, and a peak
+# of fewer may be noise.
+_FARTHER, _CLEAR = 0.05, 4.0
 
 
 class BoundRelease(NamedTuple):
@@ -72,7 +76,7 @@ def rounds_in_turn(bound: BoundRelease) -> Generator[Ask, np.ndarray, list[Round
     """
     prior, shares = bound.prior, bound.shares
     joint = bound.plan.sums[1]
-    whole = RoundSettings(prior.mean, np.diag(prior.sd), 1.0, 1.0)
+    whole = RoundSettings(prior.mean, np.diag(prior.sd), prior.precision, 1.0, 1.0)
     (noise_sd,) = _noise(bound.plan.sums[0], 1)
     settings = first_settings(prior, (yield Ask(0, whole, 0)), FIRST_BIN, noise_sd)
     noise = _noise(joint, len(shares))
@@ -109,6 +113,26 @@ def released_rounds(
             ask = turns.send(released)
         except StopIteration as end:
             return end.value
+
+
+def first_settings(
+    prior: PriorMoments, histogram: Vector, first_bin: int, noise_sd: float
+) -> RoundSettings:
+    """Ask at the prior's middle, in its units, and clip at the commonest size.
+
+    :param histogram: noisy counts of sizes, a bin for each factor of two.
+    :param first_bin: exponent of the first bin's lower end.
+    :param noise_sd: of a count.
+    """
+    sizes = np.arange(len(histogram)) + first_bin + 0.5
+    # Records lie on both sides of an edge, noise does not.
+    pairs = histogram[:-1] + histogram[1:]
+    farther = _FARTHER * np.abs(sizes[:-1] + 0.5)
+    at = int(np.argmax(pairs / (math.sqrt(2) * noise_sd) - farther))
+    clip_norm = 2.0 ** sizes[at + int(histogram[at + 1] > histogram[at])]
+    clear = bool(pairs[at] > _CLEAR * math.sqrt(2) * noise_sd)
+    whitening = np.diag(prior.sd)
+    return RoundSettings(prior.mean, whitening, prior.precision, clip_norm, clip_norm**2, clear)
 
 
 def round_position(bound: BoundRelease, settings: RoundSettings) -> RoundPosition:

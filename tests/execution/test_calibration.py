@@ -4,7 +4,7 @@ import pytest
 
 import numpyro_dp as ndp
 from numpyro_dp.execution.releases import Phase, planned_releases
-from numpyro_dp.scoring.rounds import geometric_shares
+from numpyro_dp.scoring.forecast import geometric_shares
 
 
 def planned(num_records):

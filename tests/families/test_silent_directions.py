@@ -7,7 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
-from numpyro_dp.families.silent_directions import silent_directions
+from numpyro_dp.families.silent_directions import chosen_scores, silent_directions
 from numpyro_dp.model.private_model import PrivateModel
 
 N, G, H, D = 400, 6, 3, 2
@@ -120,7 +120,7 @@ def test_directions_that_no_record_tells(model, expected):
     dim = sum(int(np.prod(shape.shape)) for _, shape in latents)
     # Spreads as unlike as priors are.
     sd = np.geomspace(0.05, 20, dim)
-    silent = silent_directions(private, np.zeros(dim), sd)
+    silent = silent_directions(private, chosen_scores(private, np.zeros(dim), sd))
     assert silent.shape == (len(expected), dim)
     np.testing.assert_allclose(silent @ silent.T, np.eye(len(expected)), atol=1e-12)
     # In units of the prior they span what is wanted in those of the latents.

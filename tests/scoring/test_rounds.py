@@ -8,6 +8,7 @@ import pytest
 from numpy.linalg import norm
 
 from numpyro_dp.scoring.adaptation import BEGINS
+from numpyro_dp.scoring.forecast import geometric_shares, histogram_share
 from numpyro_dp.scoring.information import fitted_information
 from numpyro_dp.scoring.kinds import WITH_CARE, Kind
 from numpyro_dp.scoring.located import located
@@ -18,13 +19,11 @@ from numpyro_dp.scoring.rounds import (
     RoundSettings,
     _damped,
     _farthest,
-    first_settings,
-    geometric_shares,
-    histogram_share,
     next_settings,
     pool,
 )
 from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE, SQUARES_SHARE, TAIL_SHARE
+from numpyro_dp.scoring.turns import first_settings
 from numpyro_dp.scoring.verdicts import beginning
 
 DIM, RECORDS = 4, 5_000
@@ -187,7 +186,7 @@ def test_a_step_is_as_long_as_the_prior_is_wide_at_most():
 
 def asked_at(u, score):
     """A round in coordinates of its own, with a score of noise 1."""
-    at = RoundSettings(np.asarray(u), 2.0 * np.eye(2), 1.0, 1.0)
+    at = RoundSettings(np.asarray(u), 2.0 * np.eye(2), np.eye(2) / 4, 1.0, 1.0)
     return Round(at, np.asarray(score), np.eye(2), 0, 0, 0, 1.0, 1.0, 1.0, 1.0, 0.5)
 
 

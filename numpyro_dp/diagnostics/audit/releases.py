@@ -201,7 +201,8 @@ def _check_null(bound: BoundRelease, pair: NeighbourPair) -> None:
 
         for shift in _PROBES:
             middle = prior.mean + shift * prior.sd
-            at = round_position(bound, RoundSettings(middle, np.diag(prior.sd), 1.0, 1.0))
+            asked = RoundSettings(middle, np.diag(prior.sd), prior.precision, 1.0, 1.0)
+            at = round_position(bound, asked)
             for vectors, leaves in zip(added, (pair.own, pair.other), strict=True):
                 vectors.append(np.asarray(in_sum(at, leaves)))
     if not any(
