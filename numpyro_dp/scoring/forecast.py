@@ -23,8 +23,9 @@ _FIXED, _FALLING = 0.2, 10.0
 # were those of 240 to 310 (28 groups of 9,000 records, a level of 10,000; five releases each).
 _FEW, _OF_COORDINATES = 30.0, 10
 _PLAIN = 20.0
-# Below this κ typical intervals were up to 2.3 times as wide as that says (30 groups of 100 records
-# at ε = 1, 31 columns of 6,400 at ε = .5); with few coordinates as it says.
+# Below this, κ or the same of the information, typical intervals were up to 2.3 times as wide as
+# that says (31 columns of 6,400 at ε = .5; 30 of 6,000 at ε = 1, of one outcome in ten, 2.0); with
+# few coordinates as it says.
 _CLEAR, _LOOSE = 8.0, 2.3
 _ALONE = (
     "Of an outcome of a few cases in a hundred that promises too much. It follows from the numbers "
@@ -78,7 +79,7 @@ class Forecast(NamedTuple):
 
     @property
     def _widths(self) -> str:
-        most = f" to {_LOOSE * self.width:.2g}" if self.signal < _CLEAR else ""
+        most = f" to {_LOOSE * self.width:.2g}" if min(self.signal, self.shape) < _CLEAR else ""
         return f"{self.width:.2g}{most}"
 
     @property

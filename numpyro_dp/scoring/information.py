@@ -63,11 +63,18 @@ class Entries(NamedTuple):
     - **alike**: a number for each, the same of those that no record touches together and that are
       the same of other records, as groups' effects are.
     - **of**: w of the coordinates that rounds ask in, shape (dim, dim).
+    - **latents**: which of the model's latents they are, shape (dim,).
     """
 
     met: Matrix
     alike: Vector
     of: Matrix
+    latents: Vector
+
+    @property
+    def groups(self) -> Vector:
+        """Those of the latents of which others are alike."""
+        return self.latents[np.bincount(self.alike)[self.alike] > 1]
 
     def evened(self, information: Matrix, signal: Vector, share: float) -> Matrix:
         """With at least the average of those alike told of each, to whiten with.

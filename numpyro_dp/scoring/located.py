@@ -81,6 +81,7 @@ def located(
         widened=_widened(without_noise, back @ with_noise @ back.T, to.inverse),
         clear=rounds[0].at.clear,
         checked=len(rounds) < _FEW or freedom > 0,
+        groups=_groups(prior, len(to.origin)),
     )
 
 
@@ -88,6 +89,14 @@ def _widened(without: Matrix, with_noise: Matrix, columns: Matrix) -> Vector:
     """The root of how much more precise the first is, along each column; 1 along none."""
     more, less = (np.sum((each @ columns) * columns, axis=0) for each in (without, with_noise))
     return np.sqrt(np.divide(more, less, where=less > 0, out=np.ones_like(more)))
+
+
+def _groups(prior: PriorMoments, dim: int) -> Vector | bool:
+    if prior.entries is None:
+        return False
+    found = np.zeros(dim, bool)
+    found[prior.entries.groups] = True
+    return found
 
 
 def whitening_at(

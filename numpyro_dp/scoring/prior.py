@@ -152,7 +152,7 @@ def heard_directions(
     """
     dim, number = len(prior.sd), len(silent)
     if not number:
-        entries = None if meetings is None else Entries(*meetings, np.eye(dim))
+        entries = None if meetings is None else Entries(*meetings, np.eye(dim), np.arange(dim))
         return every_direction(dim), prior._replace(entries=entries)
     # The rows after the first span what these leave; coordinates that these do not touch stay.
     basis = np.linalg.qr(silent.T, mode="complete")[0][:, number:]
@@ -174,4 +174,4 @@ def _without(meetings: Meetings, silent: Matrix, basis: Matrix) -> Entries:
     kept = np.delete(np.arange(len(basis)), fixed)
     moved = silent[:, kept].T @ np.linalg.solve(silent[:, fixed].T, basis[fixed])
     met, alike = meetings.met[np.ix_(kept, kept)], meetings.alike[kept]
-    return Entries(met, alike, basis[kept] - moved)
+    return Entries(met, alike, basis[kept] - moved, kept)

@@ -7,7 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
-from numpyro_dp.families.silent_directions import chosen_scores, silent_directions
+from numpyro_dp.families.silent_directions import chosen_scores, meetings, silent_directions
 from numpyro_dp.model.private_model import PrivateModel
 
 N, G, H, D = 400, 6, 3, 2
@@ -127,3 +127,50 @@ def test_directions_that_no_record_tells(model, expected):
     for each in wanted:
         inside = each / np.linalg.norm(each / sd) / sd
         np.testing.assert_allclose(silent.T @ (silent @ inside), inside, atol=1e-4)
+
+
+def neighbours(x, g, h, y):
+    """A record touches an entry and the one before it."""
+    a = normal("a", G)
+    outcome(a[g] - a[jnp.maximum(g - 1, 0)] + x @ normal("w", D), y)
+
+
+def met_in(model):
+    private = PrivateModel(model, SHAPES)
+    latents = sorted(private.structure.latents.items())
+    sizes = [int(np.prod(shape.shape)) for _, shape in latents]
+    found = meetings(private, chosen_scores(private, np.zeros(sum(sizes)), np.ones(sum(sizes))))
+    ends = np.cumsum(sizes)
+    return found, {
+        name: slice(e - n, e) for (name, _), n, e in zip(latents, sizes, ends, strict=True)
+    }
+
+
+def test_of_groups_a_record_touches_one():
+    (met, alike), at = met_in(centred_groups)
+    np.testing.assert_array_equal(met[at["a"], at["a"]], np.eye(G))
+    # What is read by every record meets all of them.
+    assert met[at["a"], at["w"]].all()
+    assert met[at["sigma"], at["a"]].all()
+    assert len(set(alike[at["a"]])) == 1
+    assert len(set(alike)) == 1 + len(alike) - G
+
+
+def test_entries_of_two_factors_may_all_meet():
+    (met, alike), at = met_in(two_crossed_factors)
+    for one, other in (("a", "a"), ("c", "c")):
+        np.testing.assert_array_equal(met[at[one], at[other]], np.eye(len(met[at[one]])))
+    assert met[at["a"], at["c"]].all()
+    assert met[at["mu"], at["a"]].all()
+    assert alike[at["a"]][0] != alike[at["c"]][0]
+
+
+def test_a_group_s_intercept_meets_its_own_slope():
+    (met, alike), at = met_in(a_slope_of_all_and_of_groups)
+    np.testing.assert_array_equal(met[at["ab"], at["ab"]], np.kron(np.eye(G), np.ones((2, 2))))
+    np.testing.assert_array_equal(alike[at["ab"]], np.tile(alike[at["ab"]][:2], G))
+
+
+@pytest.mark.parametrize("model", [neighbours, linear])
+def test_what_records_may_touch_together_is_not_taken_apart(model):
+    assert met_in(model)[0] is None

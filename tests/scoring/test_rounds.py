@@ -9,7 +9,12 @@ from numpy.linalg import norm
 
 from numpyro_dp.scoring.adaptation import BEGINS
 from numpyro_dp.scoring.forecast import geometric_shares, histogram_share
-from numpyro_dp.scoring.information import fitted_information
+from numpyro_dp.scoring.information import (
+    Entries,
+    fitted_information,
+    pattern,
+    weighted_information,
+)
 from numpyro_dp.scoring.kinds import WITH_CARE, Kind
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.prior import heard_directions
@@ -220,6 +225,90 @@ def test_a_far_round_that_told_little_is_not_sure_of_it():
     # From next to here it knows better than the last.
     close = fitted_information(told, np.full(2, 0.3), back, np.array([0.0, 0.0]), 5_000)
     np.testing.assert_allclose(close.matrix, far, atol=0.03)
+
+
+def groups_and_a_slope(size):
+    """Entries of effects that no record touches together, and of a slope that all touch."""
+    met = np.eye(size + 1)
+    met[-1] = met[:, -1] = 1
+    alike = np.r_[np.zeros(size, int), 1]
+    return Entries(met, alike, np.eye(size + 1), np.arange(size + 1))
+
+
+def test_what_no_record_tells_is_left_out_of_the_information():
+    """Off the entries that may be told there was noise alone; on them it is as it was."""
+    entries, rng = groups_and_a_slope(6), np.random.default_rng(0)
+    whitening = np.diag(rng.uniform(0.5, 2, 7))
+    whitening[-1, :-1] = 0.1
+    truth = np.diag(rng.uniform(1, 3, 7))
+    truth[-1, :-1] = truth[:-1, -1] = 0.5
+    noise = rng.normal(size=(7, 7))
+    told = whitening @ truth @ whitening.T
+    noisy = (told + 0.1 * (noise + noise.T))[None]
+    one, ones = np.eye(7)[None], np.full(1, 0.1)
+    for found in (
+        fitted_information(noisy, ones, one, np.zeros(1), 1_000, pattern(entries, whitening)),
+        weighted_information(noisy, ones, one, one, pattern(entries, whitening)),
+    ):
+        back = np.linalg.inv(whitening)
+        here = back @ found.matrix @ back.T
+        assert np.abs(here[entries.met == 0]).max() < 1e-8
+        assert norm(found.matrix - told) < norm(noisy[0] - told)
+    exact = fitted_information(
+        told[None], ones, one, np.zeros(1), 1_000, pattern(entries, whitening)
+    )
+    np.testing.assert_allclose(exact.matrix, told, atol=1e-6)
+
+
+def test_noise_of_the_entries_that_are_told():
+    """Mean of N·M·N and variance of a direction's noise: 20,000 draws, known to 1 %."""
+    entries, rng = groups_and_a_slope(3), np.random.default_rng(1)
+    within = pattern(entries, np.eye(4))
+    draws = rng.normal(size=(20_000, 4, 4))
+    noise = within.met * (draws + draws.mT) / 2
+    moment = np.diag([1.0, 4.0, 0.5, 2.0]) + 0.3
+    np.testing.assert_allclose(
+        (noise @ moment @ noise).mean(0), within.noise(moment) / 2, atol=0.12
+    )
+    directions = np.array([[1.0, 0, 0, 0], [0.5, 0.5, 0.5, 0.5]]).T
+    seen = np.var(np.sum(directions * (noise @ directions), axis=1), axis=0)
+    np.testing.assert_allclose(seen, within.share(directions), rtol=0.1)
+
+
+def test_information_is_weighted_by_direction_as_scores_are():
+    """A round that clips a group tells half of its information, and the more of its score."""
+    told = np.array([np.diag([1.0, 0.5]), np.eye(2)])
+    frames = np.array([np.eye(2)] * 2)
+    weights = np.array([np.diag([0.3, 0.9]), np.diag([0.7, 0.1])])
+    found = weighted_information(told, np.full(2, 0.1), frames, weights)
+    np.testing.assert_allclose(found.matrix, np.diag([1.0, 0.55]))
+    np.testing.assert_allclose(found.sds(np.eye(2)), 0.1 * np.hypot([0.3, 0.9], [0.7, 0.1]))
+
+
+def test_small_groups_are_whitened_as_others_once_they_are_heard():
+    entries, told = groups_and_a_slope(4), np.diag([100.0, 80.0, 60.0, 0.0, 500.0])
+    heard, unheard = np.full(5, 9.0), np.array([9.0, 9, 9, 1, 9])
+    np.testing.assert_allclose(np.diag(entries.evened(told, heard, 1.0)), [100, 80, 60, 60, 500])
+    np.testing.assert_allclose(np.diag(entries.evened(told, heard, 0.5)), [100, 80, 60, 30, 500])
+    # What may be noise stays where it is: taken for knowledge it would be as much as others'.
+    np.testing.assert_allclose(entries.evened(told, unheard, 1.0), told)
+
+
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+def test_groups_suggest_where_others_lie(spread):
+    """Thirty effects about 5, each known to 1: how far they are apart, and no nearer."""
+    entries, rng = groups_and_a_slope(30), np.random.default_rng(5)
+    effects = np.r_[5 + spread * rng.normal(size=30) + rng.normal(size=30), 0.0]
+    pull, precision = entries.suggested(effects, np.eye(31), np.full(31, 12.0))
+    between = 1 / precision[0, 0]
+    # Its own standard error is on top; beyond three more it is by one chance in a thousand.
+    error = (1 + spread**2) * math.sqrt(2 / 30)
+    assert abs(between - spread**2 - error) < 3 * error
+    np.testing.assert_allclose(pull[:30] * between, 5.0, atol=5 * math.hypot(1, spread) / 30**0.5)
+    assert pull[30] == precision[30, 30] == 0
+    # Under a prior that is narrower than that they suggest nothing, nor where priors differ.
+    for sd in (np.full(31, 0.1), np.r_[12.0, np.full(30, 5.0)]):
+        assert not entries.suggested(effects, np.eye(31), sd)[1].any()
 
 
 def test_a_posterior_not_arrived_at_is_named(truth):
