@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,9 @@ from numpyro_dp.families.one_gaussian import APART
 
 # A verdict's first words.
 DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
+# Where what a verdict is about ends, and its numbers begin.
+_REST = re.compile(r"[:(,]")
+TOLD_OF = "told of"
 _NAMED = 6
 
 
@@ -72,3 +76,18 @@ def listed(names: Sequence[str]) -> str:
     if len(names) <= _NAMED + 1:
         return ", ".join(names)
     return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+
+
+def beginning(verdict: str) -> str:
+    """What a verdict is about, after its rank if it has one, without numbers and remedy."""
+    rank, found, rest = verdict.partition(": ")
+    if found and rank in RANKS:
+        return f"{rank}: {_begun(rest)}"
+    return _begun(verdict)
+
+
+def _begun(text: str) -> str:
+    head, *more = _REST.split(text, maxsplit=1)
+    # The first of several coordinates is not all of them.
+    several = bool(more) and text[len(head)] == "," and TOLD_OF in head
+    return f"{head.strip()}{', …' if several else ''}"

@@ -82,6 +82,7 @@ def located(
         clear=rounds[0].at.clear,
         checked=len(rounds) < _FEW or freedom > 0,
         groups=_groups(prior, len(to.origin)),
+        moved=np.abs(to.basis @ step) / np.sqrt(np.diag(u_covariance)),
     )
 
 

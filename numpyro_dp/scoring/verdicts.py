@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
@@ -14,7 +13,16 @@ from scipy.stats import chi2
 
 from numpyro_dp.families.one_gaussian import APART
 from numpyro_dp.scoring.information import Matrix, Vector
-from numpyro_dp.scoring.kinds import DO_NOT_USE, RANKS, WIDE, WITH_CARE, Kind, foretold, listed
+from numpyro_dp.scoring.kinds import (
+    DO_NOT_USE,
+    RANKS,
+    TOLD_OF,
+    WIDE,
+    WITH_CARE,
+    Kind,
+    foretold,
+    listed,
+)
 from numpyro_dp.scoring.statistic import FAR
 
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
@@ -77,9 +85,6 @@ _LEARNED = (
     " Where small groups are unlike large ones, the scale that the large ones tell is too small, "
     "and these intervals are too narrow."
 )
-# Where what a verdict is about ends, and its numbers begin.
-_REST = re.compile(r"[:(,]")
-_OF = "told of"
 
 
 class Located(NamedTuple):
@@ -109,6 +114,7 @@ class Located(NamedTuple):
     - **clear**: whether the size of records' scores stood out of its noise.
     - **checked**: whether more than one round was near enough to tell of the posterior.
     - **groups**: which are groups' effects, whitened as each other, shape (dim,).
+    - **moved**: by the last step, each coordinate in its own posterior sds, shape (dim,).
     """
 
     design: Matrix
@@ -133,6 +139,7 @@ class Located(NamedTuple):
     clear: bool = True
     checked: bool = True
     groups: Vector | bool = False
+    moved: Vector | None = None
 
     @property
     def _usual(self) -> float:
@@ -211,7 +218,8 @@ class Located(NamedTuple):
             (
                 not self.arrived,
                 f"{DO_NOT_USE}: not arrived: the last step went {self.travelled:.1f} posterior "
-                f"standard deviations, so the intervals are not calibrated. {_NEARER}",
+                f"standard deviations{self._farthest(names)}, so the intervals are not calibrated. "
+                f"{_NEARER}",
             ),
             (self.arrived and self.disagreement > self._usual, self._disagree(kind)),
             *((True, text) for text in foretold(kind)),
@@ -238,7 +246,7 @@ class Located(NamedTuple):
             ),
         ]
         found = [*(text for holds, text in said if holds), *self._contradicted(names)]
-        found += [*self.untold(names, read), *self._drowned(names, read)]
+        found += [*self.untold(names, read), *self._drowned(names, read, kind)]
         # A stable sort: by rank, and within one as above.
         return tuple(sorted(found, key=lambda each: RANKS.index(each.split(":")[0])))
 
@@ -279,13 +287,20 @@ class Located(NamedTuple):
             )
         one, several = "its interval is that of", "their intervals are those of"
         thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
-        found = f"{rank}: next to nothing was {_OF} {listed(weak)}: {thus}"
+        found = f"{rank}: next to nothing was {TOLD_OF} {listed(weak)}: {thus}"
         if len(weak) == np.count_nonzero(heard):
             # Rare categories are a few among others; all are missed where the scale is wrong.
             return (f"{found}. {other_scale}",)
         them = "them" if len(weak) > 1 else "it"
         found += f". Few records may tell of {them}: merge rare categories and small groups"
         return (f"{found}. {far_out}",)
+
+    def _farthest(self, names: Sequence[str]) -> str:
+        """Which coordinates moved most, of which the priors may be the cause."""
+        if self.moved is None:
+            return ""
+        most = [k for k in np.argsort(-self.moved)[:_FEW_NAMED] if self.moved[k] > 1]
+        return f", farthest of {listed([names[k] for k in most])}" if most else ""
 
     def _contradicted(self, names: Sequence[str]) -> tuple[str, ...]:
         """Which coordinates a prior pulls back from far outside it, in a sentence.
@@ -308,7 +323,9 @@ class Located(NamedTuple):
             "and divide them by others, or give more privacy budget or records",
         )
 
-    def _drowned(self, names: Sequence[str], read: Sequence[bool] | None) -> tuple[str, ...]:
+    def _drowned(
+        self, names: Sequence[str], read: Sequence[bool] | None, kind: Kind
+    ) -> tuple[str, ...]:
         """Of which coordinates noise hides more than the release tells, in sentences.
 
         A wide prior hides that from :meth:`untold`, which compares with the prior alone. Of few
@@ -336,7 +353,7 @@ class Located(NamedTuple):
         found = []
         if single:
             found.append(
-                f"{WITH_CARE}: few records {_OF} {listed(single)}: what was released hardly "
+                f"{WITH_CARE}: few records {TOLD_OF} {listed(single)}: what was released hardly "
                 "stands out of noise, as of a dispersion, of which few outcomes tell, or a rare "
                 "input: the interval may be off. Give more privacy budget or records"
             )
@@ -344,14 +361,14 @@ class Located(NamedTuple):
             # What no term reads is learned from the groups that were heard alone.
             learned = "" if _heard(names, read).all() else _LEARNED
             found.append(
-                f"{WIDE}: few records {_OF} {listed(levels)}: what was released hardly stands out "
-                "of noise. Such intervals are mostly twice as wide as NUTS's or far wider, and a "
-                f"truth far out in the prior is pulled to its middle.{learned} Merge rare "
+                f"{WIDE}: few records {TOLD_OF} {listed(levels)}: what was released hardly stands "
+                "out of noise. Such intervals are mostly twice as wide as NUTS's or far wider, and "
+                f"a truth far out in the prior is pulled to its middle.{learned} Merge rare "
                 "categories and small groups, or give more privacy budget or records"
             )
         if drowned.any():
-            # As above.
-            alone = any("[" not in names[k] for k in np.flatnonzero(drowned))
+            # As above. Of classes there is none.
+            alone = (drowned & ~several).any() and not kind.classes
             skewed = "; that of a dispersion, if one is named, may be off instead" if alone else ""
             found.append(
                 f"{WIDE}: privacy noise doubles intervals: those of {_counted(names, drowned)} are "
@@ -379,18 +396,3 @@ def _counted(names: Sequence[str], chosen: np.ndarray) -> str:
         own = [names[k] for k in group]
         told += own if len(own) <= _FEW_NAMED else [f"{site} ({len(own)} of {sizes[site]})"]
     return ", ".join(told)
-
-
-def beginning(verdict: str) -> str:
-    """What a verdict is about, after its rank if it has one, without numbers and remedy."""
-    rank, found, rest = verdict.partition(": ")
-    if found and rank in RANKS:
-        return f"{rank}: {_begun(rest)}"
-    return _begun(verdict)
-
-
-def _begun(text: str) -> str:
-    head, *more = _REST.split(text, maxsplit=1)
-    # The first of several coordinates is not all of them.
-    several = bool(more) and text[len(head)] == "," and _OF in head
-    return f"{head.strip()}{', …' if several else ''}"

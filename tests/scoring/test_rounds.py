@@ -15,7 +15,7 @@ from numpyro_dp.scoring.information import (
     pattern,
     weighted_information,
 )
-from numpyro_dp.scoring.kinds import WITH_CARE, Kind
+from numpyro_dp.scoring.kinds import WITH_CARE, Kind, beginning
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.prior import heard_directions
 from numpyro_dp.scoring.rounds import (
@@ -29,7 +29,6 @@ from numpyro_dp.scoring.rounds import (
 )
 from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE, SQUARES_SHARE, TAIL_SHARE
 from numpyro_dp.scoring.turns import first_settings
-from numpyro_dp.scoring.verdicts import beginning
 
 DIM, RECORDS = 4, 5_000
 
@@ -314,7 +313,11 @@ def test_groups_suggest_where_others_lie(spread):
 def test_a_posterior_not_arrived_at_is_named(truth):
     information, mode = truth
     at = located(quadratic((information, mode + 50.0), 1.0), PRIOR, RECORDS)
-    assert at.verdicts("abcd")[0].startswith("do not use: not arrived: the last step")
+    first = at.verdicts("abcd")[0]
+    assert first.startswith("do not use: not arrived: the last step")
+    # What moved most is named: its prior may be the cause.
+    farthest = "abcd"[int(np.argmax(at.moved))]
+    assert f"standard deviations, farthest of {farthest}" in first
 
 
 def test_what_no_round_heard_of_is_named(truth):
