@@ -28,8 +28,9 @@ _PLAIN = 20.0
 # few coordinates as it says.
 _CLEAR, _LOOSE = 8.0, 2.3
 _ALONE = (
-    "Of an outcome of a few cases in a hundred that promises too much. It follows from the numbers "
-    "of records and coordinates and from ε alone, not from this model or its priors, which "
+    "Of a rare outcome it promises too much: intervals were up to 1.8 times as wide as that with "
+    "one case in ten records, up to 2.5 times with one in twenty. It follows from the numbers of "
+    "records and coordinates and from ε alone, not from this model or its priors, which "
     "ndp.coverage tries"
 )
 # Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
@@ -88,12 +89,12 @@ class Forecast(NamedTuple):
         return {
             "resolved": f"can be resolved: a typical interval about {self.width:.2g} times as wide "
             "as NUTS's on the records where the model fits and priors are on the scale of the "
-            "answer, one of a level or group of fewer than about "
-            f"{self.few} records far wider. {_ALONE}",
+            f"answer, one of a level of fewer than about {self.few} records, or of a group of half "
+            f"as many, far wider. {_ALONE}",
             "partly": f"can be resolved in part: a typical interval about {self._widths} times "
             "as wide as NUTS's on the records where the model fits and priors are on the scale of "
-            "the answer, one of a level or group of fewer than about "
-            f"{self.few} records far wider; weak directions stay at the prior. For prediction "
+            f"the answer, one of a level of fewer than about {self.few} records, or of a group of "
+            "half as many, far wider; weak directions stay at the prior. For prediction "
             f"alone DPSVI may be better. {_ALONE}",
             "not": f"not resolved: {self.remedy}",
         }[self.verdict]

@@ -82,8 +82,8 @@ _OTHER_SCALE = (
 # Priors that are narrowed until rounds arrive are not to be widened too.
 _FIRST = "That the rounds have not arrived may be why: take the remedies of that first"
 _LEARNED = (
-    " Where small groups are unlike large ones, the scale that the large ones tell is too small, "
-    "and these intervals are too narrow."
+    " What the others tell narrows them; where small groups are unlike large ones, the scale that "
+    "the large ones tell is too small, and these intervals are too narrow."
 )
 
 
@@ -362,9 +362,10 @@ class Located(NamedTuple):
             learned = "" if _heard(names, read).all() else _LEARNED
             found.append(
                 f"{WIDE}: few records {TOLD_OF} {listed(levels)}: what was released hardly stands "
-                "out of noise. Such intervals are mostly twice as wide as NUTS's or far wider, and "
-                f"a truth far out in the prior is pulled to its middle.{learned} Merge rare "
-                "categories and small groups, or give more privacy budget or records"
+                "out of noise. Such intervals are mostly twice as wide as NUTS's on their own "
+                "records or far wider, and a truth far out in the prior is pulled to its middle."
+                f"{learned} Merge rare categories and small groups, centre and scale inputs, or "
+                "give more privacy budget or records"
             )
         if drowned.any():
             # As above. Of classes there is none.
@@ -372,7 +373,7 @@ class Located(NamedTuple):
             skewed = "; that of a dispersion, if one is named, may be off instead" if alone else ""
             found.append(
                 f"{WIDE}: privacy noise doubles intervals: those of {_counted(names, drowned)} are "
-                f"twice as wide as NUTS's on the records would be, or wider{skewed}. Take fewer "
+                f"about twice as wide as the records' own, or wider{skewed}. Take fewer "
                 "coordinates (merge small groups and rare categories), priors on the scale of the "
                 "answer, or more privacy budget or records"
             )

@@ -129,7 +129,11 @@ def ledger(report: Statement) -> str:
         finite = (
             f", finite only PROVIDED THAT {'; and that '.join(conditions)}," if conditions else ""
         )
-        return f"{spent}{finite} for a list of charges fixed in advance, no budget ({where})"
+        # An object without an accountant keeps a ledger of its own.
+        beside = "" if report.ledger_path else "; what other ledgers hold adds to it"
+        return (
+            f"{spent}{finite} for a list of charges fixed in advance, no budget ({where}{beside})"
+        )
     said = report.ledger_guarantee or f"budget of ε = {_number(report.ledger_budget)}"
     left = "not stated" if report.ledger_left is None else rounded_down(report.ledger_left)
     fails, holds = (" where that fails", " where it holds") if conditions else ("", "")

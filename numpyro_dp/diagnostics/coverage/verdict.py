@@ -12,6 +12,7 @@ import numpy as np
 from numpyro_dp.diagnostics.coverage.judging import SITE_ALARM, Distances, Share, too_narrow
 from numpyro_dp.diagnostics.coverage.posteriors import NOTHING, Posteriors, Table
 from numpyro_dp.model.names import quoted
+from numpyro_dp.scoring.kinds import RANKS
 
 # Data sets below which no share is judged, and of how many the truths are shown.
 FEW, SHOWN = 5, 3
@@ -97,6 +98,8 @@ class Verdict:
         notes, worst = self.fitted.notes, self._distances.worst
         silent = [k for k in gross if notes[k] == NOTHING]
         noted = [k for k in gross if notes[k] != NOTHING]
+        # Of several what warned least: the others' users were told.
+        noted.sort(key=lambda k: -RANKS.index(notes[k]) if notes[k] in RANKS else -len(RANKS))
         lay = "data set {} lay {:.3g} of its own sds off and "
         told = [lay.format(k, worst[k]) + "nothing was said of it" for k in silent[:1]]
         told += [lay.format(k, worst[k]) + f"said `{notes[k]}` at worst" for k in noted[:1]]
