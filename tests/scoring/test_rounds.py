@@ -383,7 +383,7 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     assert "told of theta[0]: its" in untold
     assert len(drowned) == 1
     assert drowned[0].startswith(
-        "wide: privacy noise doubles intervals: those of beta, theta[2] are twice as wide"
+        "wide: privacy noise doubles intervals: those of beta, theta[2] are about twice as wide"
     )
     assert at._replace(widened=np.full(5, 1.5)).verdicts(names) == (untold,)
     # Where the rounds have not arrived no width means anything.
