@@ -28,7 +28,7 @@ _PLAIN = 20.0
 # few coordinates as it says.
 _CLEAR, _LOOSE = 8.0, 2.3
 _ALONE = (
-    "Of a rare outcome it promises too much: intervals were up to 1.8 times as wide as that with "
+    "Of a rare outcome this promises too much: intervals were up to 1.8 times as wide again with "
     "one case in ten records, up to 2.5 times with one in twenty. It follows from the numbers of "
     "records and coordinates and from ε alone, not from this model or its priors, which "
     "ndp.coverage tries"
