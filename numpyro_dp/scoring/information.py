@@ -76,7 +76,9 @@ class Entries(NamedTuple):
         """Those of the latents of which others are alike."""
         return self.latents[np.bincount(self.alike)[self.alike] > 1]
 
-    def evened(self, information: Matrix, signal: Vector, share: float) -> Matrix:
+    def evened(
+        self, information: Matrix, suggested: Matrix, signal: Vector, share: float
+    ) -> Matrix:
         """With at least the average of those alike told of each, to whiten with.
 
         What is told of a group of few records is little, of each of them as much as of any other:
@@ -85,10 +87,13 @@ class Entries(NamedTuple):
         to 8 of their own sds off under wide priors.
         """
         back = inv(self.of)
-        told = np.diag(back.T @ information @ back)
+        told, near = (np.diag(back.T @ each @ back) for each in (information, suggested))
         mean = np.bincount(self.alike, told) / np.maximum(np.bincount(self.alike), 1)
         lacking = np.maximum(share * mean[self.alike] - told, 0)
         lacking *= np.clip((signal - _UNHEARD) / (_HEARD - _UNHEARD), 0, 1)
+        # What groups suggest keeps one that is unheard in sight. Where they lie close together it
+        # is far more than is told of each, and would be what is whitened with.
+        lacking += np.minimum(near, mean[self.alike] / 4)
         return information + (self.of.T * lacking) @ self.of
 
     def suggested(

@@ -178,11 +178,12 @@ def next_settings(
     # A tighter clip takes so much of the information. Whitened with what is left, each round's
     # scores would be larger than the last's, and clipped the more.
     information = (found.total - found.prior) / min(1.0, clip_norm / typical)
-    precision = information + found.prior
+    precision = information + prior.precision
     if prior.entries is not None:
         loosely = min(1.0, typical**2 / bound)
-        information = prior.entries.evened(information, found.signal, loosely)
-    whitening = inv(cholesky(information + found.prior))
+        suggested = found.prior - prior.precision
+        information = prior.entries.evened(information, suggested, found.signal, loosely)
+    whitening = inv(cholesky(information + prior.precision))
     return RoundSettings(found.to, whitening, precision, clip_norm, bound)
 
 

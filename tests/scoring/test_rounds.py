@@ -287,10 +287,18 @@ def test_information_is_weighted_by_direction_as_scores_are():
 def test_small_groups_are_whitened_as_others_once_they_are_heard():
     entries, told = groups_and_a_slope(4), np.diag([100.0, 80.0, 60.0, 0.0, 500.0])
     heard, unheard = np.full(5, 9.0), np.array([9.0, 9, 9, 1, 9])
-    np.testing.assert_allclose(np.diag(entries.evened(told, heard, 1.0)), [100, 80, 60, 60, 500])
-    np.testing.assert_allclose(np.diag(entries.evened(told, heard, 0.5)), [100, 80, 60, 30, 500])
+    none, near = np.zeros((5, 5)), np.diag([4.0, 4, 4, 4, 0])
+
+    def evened(*of):
+        return np.diag(entries.evened(told, *of))
+
+    np.testing.assert_allclose(evened(none, heard, 1.0), [100, 80, 60, 60, 500])
+    np.testing.assert_allclose(evened(none, heard, 0.5), [100, 80, 60, 30, 500])
     # What may be noise stays where it is: taken for knowledge it would be as much as others'.
-    np.testing.assert_allclose(entries.evened(told, unheard, 1.0), told)
+    np.testing.assert_allclose(evened(none, unheard, 1.0), np.diag(told))
+    # But groups are no farther apart than they suggest, nor nearer than is told of them.
+    np.testing.assert_allclose(evened(near, unheard, 1.0), [104, 84, 64, 4, 500])
+    np.testing.assert_allclose(evened(1e6 * near, unheard, 1.0), [115, 95, 75, 15, 500])
 
 
 @pytest.mark.parametrize("spread", [0.3, 3.0])
