@@ -196,7 +196,7 @@ def schools(group, y=None):
 
 
 def test_groups_of_uneven_size_are_found_under_wide_priors():
-    """Before groups suggested each other's place, effects were 14 to 30 times as wide as their own,
+    """Before groups suggested each other's place, effects were 12 to 17 times as wide as their own,
     one of them 8 of its sds off, and the records said not to fit. False alarms: one in 10,000."""
     rng = np.random.default_rng(0)
     shares = rng.dirichlet(np.ones(28)) + 0.01
