@@ -93,6 +93,7 @@ def _widened(without: Matrix, with_noise: Matrix, columns: Matrix) -> Vector:
 
 
 def _groups(prior: PriorMoments, dim: int) -> Vector | bool:
+    """Which of the latents are groups' effects, shape (dim,)."""
     if prior.entries is None:
         return False
     found = np.zeros(dim, bool)

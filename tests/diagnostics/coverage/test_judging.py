@@ -172,3 +172,12 @@ def test_what_is_the_same_everywhere_is_no_miss_and_no_spread_is_one():
     # Draws that are not finite are counted as missed, and are no distance.
     unknown = Distances.of(truths, np.full((6, 2), np.nan), np.full((6, 2), np.nan))
     assert unknown.named(range(6)) == []
+
+
+def test_of_several_gross_misses_the_one_that_warned_least_is_named():
+    """Whoever read *with care* was told; a miss that called itself wide is what to know of."""
+    z, said = GOOD.copy(), [()] * 40
+    z[5, 8], z[17, 8] = 19.2, 11.4
+    said[5], said[17] = ("with care: the rounds disagree",), ("wide: few records told of s[2]",)
+    judgement = judged(z, shapes=SITES, verdicts=tuple(said)).judgement
+    assert judgement.endswith("data set 17 lay 11.4 of its own sds off and said `wide` at worst")
