@@ -199,6 +199,9 @@ def test_division_by_the_drawn_batch_size_is_caught(name, monkeypatch):
 
 def test_norm_check_and_sum_rounding_apart_are_caught(name, monkeypatch):
     # As it would be written by anyone: the compiler evaluates the rounding once for either use.
+    if jax.default_backend() != "cpu":
+        pytest.skip("the compiler for the CPU rounds twice; that for GPUs may keep what it rounded")
+
     def naive(lattice, vectors, rows, mask, *rest):
         norms = jnp.sqrt(jnp.sum(vectors**2, axis=1, keepdims=True))
         integers = jnp.rint(vectors * jnp.minimum(1 / lattice.scale, lattice.cap / norms))

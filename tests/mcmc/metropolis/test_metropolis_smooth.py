@@ -112,7 +112,8 @@ def test_no_record_exceeds_its_gradient_and_curvature_in_any_move(model, data):
             largest = jnp.max(jnp.abs(gradient))
             direction = gradient / largest / jnp.linalg.norm(gradient / largest)
             length = largest * jnp.linalg.norm(gradient / largest)
-            slope = jnp.abs(direction @ move) * jnp.minimum(length, LIPSCHITZ)
+            along = jnp.matmul(direction, move, precision=lax.Precision.HIGHEST)
+            slope = jnp.abs(along) * jnp.minimum(length, LIPSCHITZ)
             slope = jnp.where(largest == 0, 0, slope)
             most = 0.5 * (slope + SMOOTHNESS / 2 * jnp.sum(move**2))
             return change.term(record), most
