@@ -120,7 +120,7 @@ class RecordStatistic:
         information = factor * _second_moment(apart, law * kept) / counts
         information = information * _share_within(at.bound, information)
         gap = own - shift
-        rounding = _ALIKE * jnp.sqrt(jnp.max(jnp.sum(scores * scores, axis=1)))
+        rounding = _rounding(scores)
         tail = jnp.zeros(())
         if self.has_tails:
             tail = _far_out(jnp.sqrt(jnp.sum(gap * gap) + _TINY), norms, weights, rounding)
@@ -175,8 +175,9 @@ class RecordStatistic:
         size = jnp.sqrt(law @ jnp.sum(apart * apart, axis=1))
         bin_ = jnp.clip(jnp.floor(jnp.log2(size + 1e-30)) - FIRST_BIN, 0, BINS - 1)
         marked = (jnp.arange(BINS) == bin_).astype(scores.dtype)
-        # A record that is masked tells nothing, and where most are their bin would be the fullest.
-        return jnp.where(jnp.isfinite(size) & (size > 0), marked, 0)
+        # A record that is masked tells nothing, nor does one whose draws are all alike, as of rare
+        # counts; where most are so, theirs would be the fullest bin.
+        return jnp.where(jnp.isfinite(size) & (size > _rounding(scores)), marked, 0)
 
     def _expected(self, of_outcomes: Array) -> Array:
         """The part of what the model alone says: drawn outcomes come after the own."""
@@ -269,6 +270,11 @@ def unpacked(row: np.ndarray, dim: int) -> np.ndarray:
 
 def _share_within(bound: Array, matrix: Array) -> Array:
     return jnp.minimum(1, bound / (jnp.linalg.norm(matrix) + _TINY))
+
+
+def _rounding(scores: Array) -> Array:
+    """What is less than this is of outcomes that are alike."""
+    return _ALIKE * jnp.sqrt(jnp.max(jnp.sum(scores * scores, axis=1)))
 
 
 def _far_out(size: Array, sizes: Array, weights: Array, rounding: Array) -> Array:

@@ -205,3 +205,11 @@ def test_sizes_are_powers_of_two():
     size = 8 * np.linalg.norm(x) * np.sqrt(chance * (1 - chance))
     assert marked.shape == (BINS,)
     assert int(np.argmax(marked)) == int(np.floor(np.log2(size))) - FIRST_BIN
+
+
+def test_a_record_whose_draws_are_all_alike_has_no_size():
+    """Rounding is no size: where most records are so, the clip norm would be fitted to it."""
+    found, x = statistic(poisson), np.array([1.0, 0.4, -0.8])
+    sizes = jax.jit(lambda u: found.sizes(at(8.0, u=u), jax.random.key(0), record(x, 0)))
+    assert not np.any(sizes((-12.0, -0.5, 0.2)))
+    assert np.sum(sizes((0.3, -0.5, 0.2))) == 1
