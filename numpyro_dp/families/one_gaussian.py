@@ -25,7 +25,8 @@ from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.silent_directions import MOST, NONE, SOME, made_up_scores
 from numpyro_dp.families.sites import record_sites
 from numpyro_dp.families.synthetic_records import prior_draws
-from numpyro_dp.model.jaxprs import products
+from numpyro_dp.model.data_free import read_latents
+from numpyro_dp.model.jaxprs import products, prune, trace_program
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
@@ -68,6 +69,9 @@ def require_one_gaussian(model: PrivateModel, middle: np.ndarray, sd: np.ndarray
             '`a = numpyro.sample("a", dist.Normal(mu, tau))`; where NUTS should sample it '
             "non-centred, wrap the model, `numpyro.handlers.reparam(model, "
             'config={"a": LocScaleReparam(0)})`: it is released as written and sampled as wrapped. '
+            "Several effects of a group at once are `dist.MultivariateNormal(mu, "
+            "scale_tril=tau[:, None] * L)` in the groups' plate; of `numpyro.contrib.hsgp` take "
+            "`non_centered=False`. "
             "Or use `DPSVI`"
         )
     if has_free_shares(model) and (lost := _endless(model)):
@@ -83,6 +87,34 @@ def require_one_gaussian(model: PrivateModel, middle: np.ndarray, sd: np.ndarray
             "component of the one beyond the next of the other. The rounds would stop between its "
             f"modes, far from either, and nothing that is released tells that. {APART}, {_INSTEAD}"
         )
+
+
+def require_slopes(model: PrivateModel) -> None:
+    """Refuse latents that records read by steps alone, of which no score tells anything.
+
+    :raises UnsupportedModelError: with their names and the remedy.
+    """
+    if stepped := _stepped(model):
+        raise UnsupportedModelError(
+            f"records tell of latent(s) {quoted(stepped)} by a comparison or by rounding alone, "
+            "so that no score moves them: make the step a slope, as in `jax.nn.sigmoid((day - t) / "
+            "width)` for `day > t` with a public width; or use `DPFastMH` with a step size and a "
+            "bound of your own, which needs no scores"
+        )
+
+
+@lru_cache(maxsize=16)
+def _stepped(model: PrivateModel) -> list[str]:
+    """Latents that a record's term reads, and whose slope reads nothing: it is zero everywhere."""
+    latents = dict(model.structure.latents)
+    slopes = trace_program(jax.grad(model.record_log_likelihood), latents, model.layout.structs(1))
+    names = sorted(latents)
+    return [
+        name
+        for name in names
+        if name in read_latents(model)
+        and not any(prune(slopes, [name == each for each in names]).used)
+    ]
 
 
 def require_components_apart(model: PrivateModel, z: Mapping[str, Any]) -> None:
@@ -258,6 +290,12 @@ def _worst_told(features: np.ndarray) -> float:
             told = np.isfinite(mine).all(0) & np.isfinite(theirs).all(0)
             worst = max(worst, float(np.min(np.minimum(above, 1 - above)[told], initial=0.5)))
     return worst
+
+
+def asymmetric(model: PrivateModel) -> list[str]:
+    """Observed sites of an asymmetric Laplace law, which mostly stands for a quantile."""
+    laws = dist.AsymmetricLaplace, dist.AsymmetricLaplaceQuantile
+    return [name for name, law, _ in _laws(model) if issubclass(law, laws)]
 
 
 def scattered_gates(model: PrivateModel) -> list[str]:

@@ -349,6 +349,7 @@ def _entry_for_each(structure: Any, layout: Layout) -> str | None:
             f"observed site `{site.name}` is one joint event of {size} records: it is no product "
             "of terms of one record each, which privacy needs. Where the dependence comes from a "
             "Gaussian process or a time series, give weights to a fixed number of public basis "
-            "functions (`numpyro.contrib.hsgp`), and observe each record by itself given these"
+            "functions (`numpyro.contrib.hsgp`; for `DPNUTS` with `non_centered=False`), and "
+            "observe each record by itself given these"
         )
     return None

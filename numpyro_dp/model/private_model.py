@@ -23,6 +23,7 @@ from numpyro_dp._sources import Reading
 from numpyro_dp.errors import UnsupportedModelError, redacted
 from numpyro_dp.model.checks.additivity import dummy_records
 from numpyro_dp.model.checks.closures import refuse_captured_arrays, require_all_handed
+from numpyro_dp.model.checks.shared_rows import require_rows_of_their_own
 from numpyro_dp.model.frozen import Frozen
 from numpyro_dp.model.initial import draw_position, initial_program
 from numpyro_dp.model.jaxprs import Pruned
@@ -139,7 +140,8 @@ class PrivateModel(Frozen):
 
     def _read(self, model_args: Sequence[Any], model_kwargs: Mapping[str, Any] | None) -> None:
         """Read the code of the model, and of functions among its arguments."""
-        records = read_arguments(self.function, model_args, model_kwargs)[1]
+        layout, records = read_arguments(self.function, model_args, model_kwargs)
+        require_rows_of_their_own([leaf.name for leaf in layout.arrays], records)
         warned = require_all_handed(self.function, self.layout, self.num_records, records)
         programs = self.programs.log_prior, self.programs.constrain, self.term
         if not warned and any(holds_longer(program, self.layout) for program in programs):

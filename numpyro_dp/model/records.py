@@ -25,6 +25,8 @@ MANY = 10
 # Rows in the place of a private number of records: a prime, hardly the length of another axis. What
 # is traced on them must be the same on few, too.
 _PUBLIC_ROWS, _FEW_ROWS = 1_009, 3
+# Rows that a series has more than terms which read so many rows before theirs.
+_LAGS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,6 +234,11 @@ class Layout:
                     "; it is observed, so its records are somebody's: name the plate of the "
                     "persons with `data_plate=`, and give that plate the leading axis"
                 )
+                if 0 < leaf.shape[0] - num_records <= _LAGS:
+                    remedy += (
+                        ". Where a term reads the rows before it, as of a time series, that plate "
+                        "is one of persons, each with a whole series in its row"
+                    )
             refused.append(
                 f"argument `{leaf.name}` {leaf.shape} has no record axis (plate `{plate}` has "
                 f"size {num_records}, and the leading axis must be the record){turn}{remedy}"

@@ -10,6 +10,7 @@ import numpy as np
 
 from numpyro_dp.accounting import Budget, Relation, calibrate
 from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.families.one_gaussian import of_classes
 from numpyro_dp.model.data_free import read_coordinates
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -28,11 +29,11 @@ _PLAIN = 20.0
 # few coordinates as it says.
 _CLEAR, _LOOSE = 8.0, 2.3
 _ALONE = (
-    "Of a rare outcome this promises too much: intervals were up to 1.8 times as wide again with "
-    "one case in ten records, up to 2.5 times with one in twenty. It follows from the numbers of "
-    "records and coordinates and from ε alone, not from this model or its priors, which "
-    "ndp.coverage tries"
+    "It follows from the numbers of records and coordinates and from ε alone: ndp.coverage tries "
+    "the model and its priors"
 )
+# Of classes alone: intervals of rare counts were 1.0 to 1.3 times as wide.
+_RARE = "up to 1.8 times that with one case in ten records, 2.5 times with one in twenty"
 # Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
 _ROUNDS = ((100.0, 14), (5.0, 12), (0.0, 8))
 
@@ -53,6 +54,7 @@ class Forecast(NamedTuple):
       term tells, such as the scale of groups, or one of two intercepts, are not counted.
     - **passes**: gradients of the whole data that it takes.
     - **privacy**, **relation**: what it costs.
+    - **classes**: whether outcomes are classes, or numbers of trials, of which one may be rare.
     - **notes**: what the kind of the model says against a release of it, as its report will.
     """
 
@@ -67,6 +69,7 @@ class Forecast(NamedTuple):
     passes: int
     privacy: Budget
     relation: Relation
+    classes: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -80,24 +83,24 @@ class Forecast(NamedTuple):
 
     @property
     def _widths(self) -> str:
-        most = f" to {_LOOSE * self.width:.2g}" if min(self.signal, self.shape) < _CLEAR else ""
+        loose = self.verdict == "partly" and min(self.signal, self.shape) < _CLEAR
+        most = f" to {_LOOSE * self.width:.2g}" if loose else ""
         return f"{self.width:.2g}{most}"
 
     @property
     def promise(self) -> str:
         """What to expect, in a sentence."""
-        return {
-            "resolved": f"can be resolved: a typical interval about {self.width:.2g} times as wide "
-            "as NUTS's on the records where the model fits and priors are on the scale of the "
-            f"answer, one of a level of fewer than about {self.few} records, or of a group of half "
-            f"as many, far wider. {_ALONE}",
-            "partly": f"can be resolved in part: a typical interval about {self._widths} times "
-            "as wide as NUTS's on the records where the model fits and priors are on the scale of "
-            f"the answer, one of a level of fewer than about {self.few} records, or of a group of "
-            "half as many, far wider; weak directions stay at the prior. For prediction "
-            f"alone DPSVI may be better. {_ALONE}",
-            "not": f"not resolved: {self.remedy}",
-        }[self.verdict]
+        partly = self.verdict == "partly"
+        if self.verdict == "not":
+            return f"not resolved: {self.remedy}"
+        rare = f", {_RARE}" * self.classes
+        weak = "; weak directions stay at the prior. For prediction alone DPSVI may be better"
+        return (
+            f"can be resolved{' in part' * partly}: where the model fits and priors are on the "
+            f"scale of the answer, a typical interval about {self._widths} times as wide as NUTS's "
+            f"on the records{rare}; that of a level of fewer than about {self.few} records, or of "
+            f"a group of half as many, far wider{weak * partly}. {_ALONE}"
+        )
 
     def __str__(self) -> str:
         return (
@@ -132,6 +135,7 @@ def promised(
         num_rounds=None,
         privacy=privacy,
         relation=relation,
+        classes=of_classes(model),
     )
 
 
@@ -149,12 +153,14 @@ def forecast(
     num_rounds: int | None,
     privacy: Budget,
     relation: Relation,
+    classes: bool,
 ) -> Forecast:
     """Say what a release would tell.
 
     :param outcomes: possible outcomes of a record that are looked at.
     :param signal: μ of a Gaussian mechanism as private as the whole release.
     :param num_rounds: ``None`` for what suits.
+    :param classes: whether outcomes are classes, or numbers of trials.
     """
     kappa, shape = num_records * signal**2 / dim, num_records * signal / dim**1.5
     rounds = next(n for least, n in _ROUNDS if shape >= least) if num_rounds is None else num_rounds
@@ -173,6 +179,7 @@ def forecast(
         passes=(rounds + 1) * (1 + outcomes),
         privacy=privacy,
         relation=relation,
+        classes=classes,
     )
 
 

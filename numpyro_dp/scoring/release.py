@@ -17,7 +17,12 @@ from numpyro_dp.execution.facts import assumed_public, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys, folded
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Phase, planned_releases
-from numpyro_dp.families.one_gaussian import require_components_apart, require_one_gaussian
+from numpyro_dp.families.one_gaussian import (
+    of_classes,
+    require_components_apart,
+    require_one_gaussian,
+    require_slopes,
+)
 from numpyro_dp.families.silent_directions import chosen_scores, meetings, silent_directions
 from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.scoring.forecast import (
@@ -234,6 +239,7 @@ def bound_release(
             "does not hold. Write discrete ones as `dist.MixtureSameFamily`, each component with a "
             f"prior centre of its own; or use {other} or DPSVI"
         )
+    require_slopes(model)
     prior = prior_moments(model)
     require_components_apart(model, unravelled(model, prior.mean))
     directions = every_direction(len(prior.sd))
@@ -257,6 +263,7 @@ def bound_release(
         num_rounds=num_rounds,
         privacy=privacy,
         relation=relation,
+        classes=of_classes(model),
     )
     if adaptation is None:
         expected = expected._replace(notes=foretold(kind_of(model)))

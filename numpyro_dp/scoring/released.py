@@ -26,6 +26,7 @@ from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.families.one_gaussian import (
     APART_BELOW,
     MOST_BLURRED,
+    asymmetric,
     blurred,
     has_free_shares,
     of_classes,
@@ -155,6 +156,7 @@ def kind_of(model: PrivateModel) -> Kind:
         partial=arrays,
         asked=chosen.asked,
         scattered=scattered_gates(model),
+        quantile=asymmetric(model),
         classes=of_classes(model),
     )
 

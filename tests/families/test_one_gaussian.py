@@ -289,3 +289,53 @@ def test_zeros_of_a_gate_over_a_scattered_law_are_named(law, said):
 )
 def test_a_mixture_is_one_whose_shares_are_latent(model, outcome, free):
     assert has_free_shares(PrivateModel(model, (X, GROUP, outcome))) is free
+
+
+@pytest.mark.parametrize(("law", "said"), [("quantile", True), ("laplace", False)])
+def test_a_law_that_stands_for_a_quantile_is_named(law, said):
+    """Of a .9 quantile it lay up to ten of its own sds off, three times in ten under no note."""
+
+    def model(x, group, y):
+        at, spread = x @ normal("w", D), scale("spread")
+        chosen = dist.AsymmetricLaplaceQuantile(at, spread, 0.9)
+        observed(chosen if law == "quantile" else dist.Laplace(at, spread), y)
+
+    notes = kernel(model).forecast(X, GROUP, REAL).notes
+    assert any("where y stands for a quantile" in note for note in notes) == said
+
+
+def step(x, group, y):
+    at = numpyro.sample("at", dist.Uniform(-2, 2))
+    w = normal("w", 2)
+    observed(dist.Normal(jnp.where(x[:, 0] < at, w[0], w[1]), 1.0), y)
+
+
+def rounded_up(x, group, y):
+    at = numpyro.sample("at", dist.Normal(0, 1))
+    observed(dist.Normal(x @ normal("w", D) + jnp.ceil(at), 1.0), y)
+
+
+def slope(x, group, y):
+    at = numpyro.sample("at", dist.Uniform(-2, 2))
+    w = normal("w", 2)
+    observed(dist.Normal(w[0] + w[1] * jax.nn.sigmoid((x[:, 0] - at) / 0.1), 1.0), y)
+
+
+def kink(x, group, y):
+    """Beyond a knot that hardly a made-up record reaches; its slope is not nothing by its form."""
+    at = numpyro.sample("at", dist.Normal(50, 10))
+    observed(dist.Normal(normal("w", 1)[0] * jnp.maximum(x[:, 0] - at, 0), 1.0), y)
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "options"),
+    [(step, ndp.DPNUTS, {}), (rounded_up, ndp.DPNUTS, {}), (step, ndp.DPSGLD, {"num_steps": 10})],
+)
+def test_what_records_tell_by_steps_alone_is_refused(model, method, options):
+    with pytest.raises(ndp.UnsupportedModelError, match=r"latent\(s\) `at` by a comparison or by"):
+        method(model, privacy=ndp.Budget(1.0, 1e-5)).forecast(X, GROUP, REAL, **options)
+
+
+@pytest.mark.parametrize("model", [slope, kink])
+def test_slopes_are_taken(model):
+    assert kernel(model).forecast(X, GROUP, REAL).verdict != "not"

@@ -307,7 +307,7 @@ def observed_mean_outside() -> Built:
 # --- latents
 
 
-@refused("continuous latent site.s. `e` inside plate `data`", "marginalise", "DPSVI", quick=True)
+@refused("continuous latent site.s. `e` inside plate `data`", "integrate", "DPSVI", quick=True)
 def local_random_effect() -> Built:
     def model(y):
         with numpyro.plate("data", y.shape[0]):

@@ -23,6 +23,7 @@ from numpyro_dp._shards import row_numbers
 from numpyro_dp._sources import Reading
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.checks.closures import refuse_captured_arrays, require_all_handed
+from numpyro_dp.model.checks.shared_rows import require_rows_of_their_own
 from numpyro_dp.model.data_free import FEW_ROWS, enough_rows
 from numpyro_dp.model.frozen import Frozen
 from numpyro_dp.model.guided.elbo import ModelAndGuide, TracedElbo, check_sum, trace_bound
@@ -128,6 +129,7 @@ def outline(
     num_records = given.arrays[0].shape[0]
     layout.require_no_listed_data(num_records)
     require_all_handed(model, layout, num_records, records)
+    require_rows_of_their_own([leaf.name for leaf in given.arrays], records)
     own = structure.inside(plate, "latent")
     target = None
     if summed and not own and not structure.of_kind("param") and structure.of_kind("latent"):
