@@ -26,7 +26,7 @@ GIVEN_STATE = (
 # chains, or one of a hundred, in none of two hundred.
 _UNMIXED, _DRAWS, _ALL_DRAWS = 1.2, 50, 100
 # What notes take of a screen that is to show draws too.
-_LINES, _REPORT = 12, "print(mcmc.privacy)"
+_LINES, _REPORT = 16, "print(mcmc.privacy)"
 _NOTHING = (
     "No note speaks against this release. What notes cannot see: docs/howto/is-it-worth-having.md"
 )

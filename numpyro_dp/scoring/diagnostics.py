@@ -9,8 +9,8 @@ import numpy as np
 from numpyro_dp.accounting.report import short
 from numpyro_dp.scoring.verdicts import DROWNED, TOLD, TRAVEL, faint_below
 
-# Lines of the whole, and of them those of verdicts.
-_LINES, _VERDICTS = 24, 10
+# Lines of verdicts, which end with what to do, and of what there is of the prior by site.
+_VERDICTS, _SITES = 24, 4
 _NAME, _VALUE = 14, 15
 
 
@@ -65,7 +65,7 @@ class Diagnostics(NamedTuple):
     verdicts: tuple[str, ...]
 
     def __str__(self) -> str:
-        """At most 24 lines: verdicts, then what they are made of, in words."""
+        """Verdicts, to their end where they are few, then what they are made of, in words."""
         size = len(self.information)
         numbers = [
             ("misfit", f"{self.misfit:.2f} ± {self.misfit_sd:.2f}", "about 1 where the model fits"),
@@ -109,9 +109,8 @@ class Diagnostics(NamedTuple):
             f"resolved: share of the prior's variance taken away; below {TOLD} an interval is the "
             "prior's",
         ]
-        room = _LINES - len(lines)
         sites = list(self.resolved)
-        shown = sites if len(sites) <= room else sites[: room - 1]
+        shown = sites if len(sites) <= _SITES else sites[: _SITES - 1]
         lines += [_row(name, self.resolved[name]) for name in shown]
         if len(shown) < len(sites):
             lines.append(f"  … and {len(sites) - len(shown)} more: .resolved")

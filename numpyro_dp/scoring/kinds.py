@@ -12,8 +12,11 @@ from numpyro_dp.families.one_gaussian import APART
 DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
 # Where what a verdict is about ends, and its numbers begin.
 _REST = re.compile(r"[:(,]")
+# A coordinate of a vector.
+_ENTRY = re.compile(r"(?P<site>.*)\[(?P<at>\d+)\]")
 TOLD_OF = "told of"
-_NAMED = 6
+# So many coordinates are told by name.
+NAMED = 6
 
 
 class Kind(NamedTuple):
@@ -23,6 +26,7 @@ class Kind(NamedTuple):
       apart for that.
     - **unlike**: sites whose law reads another outcome that is not drawn with them.
     - **partial**: arrays that are read of those records alone who are asked **asked**.
+    - **quantile**: sites of an asymmetric Laplace law.
     - **classes**: whether every outcome is of few values, such as a class or a number of trials.
     - **scattered**: sites with a gate for zeros over a law that may scatter as widely as it likes.
     """
@@ -33,6 +37,7 @@ class Kind(NamedTuple):
     partial: Sequence[str] = ()
     asked: Sequence[str] = ()
     scattered: Sequence[str] = ()
+    quantile: Sequence[str] = ()
     classes: bool = False
 
 
@@ -50,7 +55,7 @@ def foretold(kind: Kind) -> tuple[str, ...]:
             f"{WITH_CARE}: the law of {listed(kind.unlike)} reads another outcome of the record, "
             "which is not drawn with it, so that a clip may move what both tell by some of their "
             "own sds. Pass each outcome as an argument of its own, neither computed in the model "
-            "nor a column of a table, that a site observes as it is",
+            "nor a column of a table, that a site observes as it is: a flag that masks others too",
         ),
         (
             bool(kind.partial),
@@ -66,16 +71,41 @@ def foretold(kind: Kind) -> tuple[str, ...]:
             "dispersion and rates several of their own sds off, mostly under no other note. Give "
             "the gate or the dispersion a narrow prior, or leave the gate out",
         ),
+        (
+            bool(kind.quantile),
+            f"{WITH_CARE}: where {listed(kind.quantile)} stands for a quantile of outcomes of "
+            "another law, coefficients lay up to ten of their own sds off, mostly under no other "
+            "note: fit a law of the outcomes, and take its quantile by Predictive",
+        ),
     ]
     return tuple(text for holds, text in said if holds)
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a row, the first six where there are many."""
+    """Names in a row, the first six where there are many; neighbours of a site as a range."""
+    names = _in_ranges(names)
     # One more takes no more room by its name.
-    if len(names) <= _NAMED + 1:
+    if len(names) <= NAMED + 1:
         return ", ".join(names)
-    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+
+
+def _in_ranges(names: Sequence[str]) -> list[str]:
+    """``a[2]–a[5]`` in place of three or more that follow each other."""
+    runs: list[list[str]] = []
+    for name in names:
+        if not (runs and _follows(runs[-1][-1], name)):
+            runs.append([])
+        runs[-1].append(name)
+    pairs = [[f"{run[0]}–{run[-1]}"] if len(run) > 2 else run for run in runs]
+    return [name for pair in pairs for name in pair]
+
+
+def _follows(one: str, other: str) -> bool:
+    first, second = (_ENTRY.fullmatch(name) for name in (one, other))
+    if not first or not second or first["site"] != second["site"]:
+        return False
+    return int(second["at"]) == int(first["at"]) + 1
 
 
 def beginning(verdict: str) -> str:

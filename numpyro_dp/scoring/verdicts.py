@@ -15,6 +15,7 @@ from numpyro_dp.families.one_gaussian import APART
 from numpyro_dp.scoring.information import Matrix, Vector
 from numpyro_dp.scoring.kinds import (
     DO_NOT_USE,
+    NAMED,
     RANKS,
     TOLD_OF,
     WIDE,
@@ -81,10 +82,7 @@ _OTHER_SCALE = (
 )
 # Priors that are narrowed until rounds arrive are not to be widened too.
 _FIRST = "That the rounds have not arrived may be why: take the remedies of that first"
-_LEARNED = (
-    " What the others tell narrows them; where small groups are unlike large ones, the scale that "
-    "the large ones tell is too small, and these intervals are too narrow."
-)
+_LEARNED = " What the others tell narrows them: too much where small groups are unlike large ones."
 
 
 class Located(NamedTuple):
@@ -283,7 +281,8 @@ class Located(NamedTuple):
             return (
                 f"{rank}: little was told: at most {most:.0%} of the prior's variance of any "
                 "coordinate. The prior may know as much as these records at this budget: then give "
-                f"more budget or records. {far_out}",
+                "more budget or records. Or coordinates repeat each other, as of a softmax with "
+                f"every class free: then NUTS is no surer; fix one of them. {far_out}",
             )
         one, several = "its interval is that of", "their intervals are those of"
         thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
@@ -344,8 +343,10 @@ class Located(NamedTuple):
         enough = self.signal > _ENOUGH * math.sqrt(len(names))
         alike = enough & (self.signal > _ALIKE * np.max(self.signal))
         below = np.maximum(levels, np.where(alike, 0.0, faint_below(len(names))))
+        few = told & (self.signal < below)
         # Where noise hides much of everything it is not that these have few records.
-        faint = told & ~drowned & (self.signal < below)
+        drowned &= ~(few & several) | (2 * np.count_nonzero(drowned) > np.count_nonzero(told))
+        faint = few & ~drowned
         if not self.arrived:  # No width means anything.
             return ()
         levels = [names[k] for k in np.flatnonzero(faint & several)]
@@ -361,11 +362,10 @@ class Located(NamedTuple):
             # What no term reads is learned from the groups that were heard alone.
             learned = "" if _heard(names, read).all() else _LEARNED
             found.append(
-                f"{WIDE}: few records {TOLD_OF} {listed(levels)}: what was released hardly stands "
-                "out of noise. Such intervals are mostly twice as wide as NUTS's on their own "
-                "records or far wider, and a truth far out in the prior is pulled to its middle."
-                f"{learned} Merge rare categories and small groups, centre and scale inputs, or "
-                "give more privacy budget or records"
+                f"{WIDE}: few records {TOLD_OF} {listed(levels)}: such intervals are mostly twice "
+                "as wide as NUTS's on their own records or far wider, and a truth far out in the "
+                f"prior is pulled to its middle.{learned} Merge rare categories and small groups, "
+                "centre and scale inputs, or give more privacy budget or records"
             )
         if drowned.any():
             # As above. Of classes there is none.
@@ -395,5 +395,5 @@ def _counted(names: Sequence[str], chosen: np.ndarray) -> str:
     sizes, told = Counter(sites), []
     for site, group in groupby(np.flatnonzero(chosen), lambda k: sites[k]):
         own = [names[k] for k in group]
-        told += own if len(own) <= _FEW_NAMED else [f"{site} ({len(own)} of {sizes[site]})"]
+        told += own if len(own) <= NAMED else [f"{site} ({len(own)} of {sizes[site]})"]
     return ", ".join(told)

@@ -43,14 +43,17 @@ def test_each_site_has_a_row_and_each_number_its_words():
     assert "array(" not in str(FINE)
 
 
-def test_verdicts_come_first_and_a_screen_holds_all():
+def test_verdicts_come_first_and_to_their_end():
     verdicts = tuple(f"with care: {k} {'goes on and on ' * 20}" for k in range(3))
     many = {f"site{k}": np.full((2, 2), 0.5) for k in range(30)}
     lines = str(FINE._replace(verdicts=verdicts, resolved=many)).splitlines()
     assert lines[0].startswith("note  with care: 0")
     assert sum(line.startswith("note  ") for line in lines) == 3
     assert "No note" not in lines[0]
-    assert len(lines) == 24
+    # What is to be done stands at the end.
+    assert all(" ".join(each.split()) in " ".join(" ".join(lines).split()) for each in verdicts)
+    long = FINE._replace(verdicts=tuple(each * 9 for each in verdicts), resolved=many)
+    assert len(str(long).splitlines()) <= 40
     assert max(map(len, lines)) <= 100
     shown = sum(line.startswith("  site") for line in lines)
     assert lines[-1] == f"  … and {30 - shown} more: .resolved"
@@ -63,15 +66,18 @@ def test_a_notebook_shows_the_same():
 
 def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     asked = {"num_records": 1_000, "dim": 4, "outcomes": 0, "signal": 0.27, "num_rounds": None}
-    found = forecast(**asked, privacy=Budget(1.0, 1e-5), relation="zero_out")
+    asked |= {"privacy": Budget(1.0, 1e-5), "relation": "zero_out", "classes": False}
+    found = forecast(**asked)
     _, line, *_ = str(found).splitlines()
     assert f"κ = {found.signal:.3g}, signal over noise by coordinate (enough from 20)" in line
     assert f"of the information {found.shape:.3g} (from 3)" in line
     assert found.few == 110
-    larger = forecast(
-        **asked | {"num_records": 9_000}, privacy=Budget(1.0, 1e-5), relation="zero_out"
+    larger, rare = (
+        " ".join(str(forecast(**asked | {"num_records": 9_000, "classes": each})).split())
+        for each in (False, True)
     )
-    assert "fewer than about 110 records, or of a group of half as many, far wider" in " ".join(
-        str(larger).split()
-    )
+    assert "fewer than about 110 records, or of a group of half as many, far wider" in larger
+    # Of a class alone one may be rare.
+    assert "one case in ten" in rare
+    assert "one case in ten" not in larger
     assert max(map(len, str(found).splitlines())) <= 100

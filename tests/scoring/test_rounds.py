@@ -440,7 +440,7 @@ def test_what_few_records_told_of_is_named(truth):
     found = at.verdicts(names, read)
     assert len(found) == 1
     said = found[0]
-    assert said.startswith("wide: few records told of level[0]: what was released")
+    assert said.startswith("wide: few records told of level[0]: such intervals are mostly twice")
     assert "Merge rare categories" in said
     assert beginning(said) == "wide: few records told of level[0]"
     # What no term reads is learned of the levels that were heard.
@@ -456,9 +456,12 @@ def test_what_few_records_told_of_is_named(truth):
         "with care: few records told of beta",
         "wide: few records told of level[0], …",
     ]
-    # One verdict on a coordinate: that it is untold, or that noise doubles it as it does others.
-    (wide,) = at._replace(widened=np.array([1.0, 3.0, 1.0, 1.0])).verdicts(names, read)
-    assert wide.startswith("wide: privacy noise doubles intervals: those of level[0]")
+    # One verdict on a coordinate: that few records told of it, or that noise doubles it as it does
+    # others, or that it is untold.
+    (few,) = at._replace(widened=np.array([1.0, 3.0, 1.0, 1.0])).verdicts(names, read)
+    assert few.startswith("wide: few records told of level[0]: ")
+    (wide,) = at._replace(widened=np.array([3.0, 3.0, 1.0, 1.0])).verdicts(names, read)
+    assert wide.startswith("wide: privacy noise doubles intervals: those of beta, level[0]")
     (untold,) = at._replace(resolved=np.array([0.9, 0.1, 0.9, 0.9])).verdicts(names, read)
     assert untold.startswith("wide: next to nothing was told of level[0]")
     assert at._replace(travelled=99.0).verdicts(names, read)[1:] == ()

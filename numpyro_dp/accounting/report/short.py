@@ -86,7 +86,7 @@ def _guarantee(report: Statement) -> list[tuple[str, str]]:
         ("privacy", said),
         (
             "unit",
-            f"{report.unit or 'not stated'} (no user-level guarantee: people may own several)",
+            f"{report.unit or 'not stated'} (a person who owns several is protected less)",
         ),
         ("relation", report.relation_text),
     ]
@@ -133,7 +133,7 @@ def _cut(row: _Row, most: int, where: str = _FULL) -> _Row:
     name, lines = row
     if len(lines) <= most:
         return row
-    cut = f" … {where}"
+    cut = f" … [more: {where}]"
     room, last = WIDTH - _NAME - len(cut), lines[most - 1]
     # One word without an end cannot be shortened by words.
     kept = shorten(last, room, placeholder="", break_on_hyphens=False) or last[:room]

@@ -18,6 +18,10 @@ from numpyro_dp.scoring.kinds import RANKS
 FEW, SHOWN = 5, 3
 # Standard errors that a share may be too large by chance.
 _CHANCE = 2.0
+_NARROWER = (
+    "give what was missed there a narrower prior, if that is known of it, or leave it out, and try "
+    "again before records are spent"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +56,7 @@ class Verdict:
         """What may be said of the intervals."""
         level, number = self.level, len(self._kept)
         gross = self._distances.gross(self._kept)
-        sometimes = f"intervals do not always hold: {self._missed(gross)}"
+        sometimes = f"intervals do not always hold: {self._missed(gross)}: {_NARROWER}"
         if number < FEW:
             few = f"{self._sets} are too few to judge by" if number else "no fit is left to judge"
             return f"{sometimes}; {few}" if gross else few

@@ -349,11 +349,10 @@ class DPSVI(ChargedSVI):
             scales = on_each(curvature.scales(self.guide, constrained, key, records))
             require_read(records, scales)
         self._last_state = SVIState(last.optim_state, None, scrubbed(last.draws_key))
-        notes = resolution_notes(self.guide, fit.held, plan, num_steps, self._settings.average)
-        private_size, centred = self._account.private_size, fit.outcomes is not None
-        facts = run_facts(
-            target, plan, private_size=private_size, centred=centred, notes=(*said, *notes)
-        )
+        known, centred = (plan, num_steps, self._settings.average), fit.outcomes is not None
+        notes = *said, *resolution_notes(self.guide, fit.held, *known, centred=centred)
+        private_size = self._account.private_size
+        facts = run_facts(target, plan, private_size=private_size, centred=centred, notes=notes)
         report = self._account.report(facts, delta=self.delta, given=tuple(self._given))
         losses = None if plan.elbo is None else plan.elbo.spread(last.losses)
         constrained |= scales

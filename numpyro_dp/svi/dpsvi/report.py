@@ -27,9 +27,18 @@ _MATRICES = (
 
 
 def resolution_notes(
-    guide: Any, held: Sequence[str], plan: ReleasePlan, num_steps: int, average: float
+    guide: Any,
+    held: Sequence[str],
+    plan: ReleasePlan,
+    num_steps: int,
+    average: float,
+    *,
+    centred: bool,
 ) -> tuple[str, ...]:
-    """What privacy noise keeps a guide from learning, in sentences; from public values alone."""
+    """What privacy noise keeps a guide from learning, in sentences; from public values alone.
+
+    :param centred: whether gradients are shifted before the clip.
+    """
     notes = []
     if average:
         notes.append(
@@ -38,6 +47,13 @@ def resolution_notes(
     mechanism = plan.gradient
     if not mechanism.is_private:
         return (*notes, "Clipping and noise were switched off: nothing here is private.")
+    if not centred:
+        notes.append(
+            "Gradients were clipped as they are: where the clip bites, locations move by more than "
+            "the posterior says (shapes of censored times by sixteen of its sds), and nothing "
+            "released tells it. A larger clip_norm moves them less (ndp.plan), clip='centred' "
+            "hardly, where outcomes can be drawn."
+        )
     if isinstance(plan, AdaptedPlan):
         notes.append(
             "The scales come from the release before the steps, and count the noise of both."

@@ -72,8 +72,10 @@ def test_recompute_agrees_and_exposes_tampering():
 def test_epsilon_never_stands_alone():
     report = build(conditions=("the key stays secret",))
     for text in (str(report), report.full(), report._repr_html_(), report.to_markdown()):
-        for part in ("1e-05", "people", "zero-out", "the key stays secret", "user-level"):
+        for part in ("1e-05", "people", "zero-out", "the key stays secret"):
             assert part in text
+        # Of persons with several slices.
+        assert "user-level" in text or "owns several is protected less" in text
     assert "conditional" in report.variant
 
 

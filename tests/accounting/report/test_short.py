@@ -66,7 +66,7 @@ def test_one_screen_that_never_cuts_what_epsilon_hangs_on(
     # A note is whole, or says that it is not; those that are left out are counted.
     head = packed("\n".join(lines[: next(k for k, x in enumerate(lines) if x[:7] == "privacy")]))
     broken = [note for note in notes if f"note{printed(note)}" not in head]
-    assert not broken or "….full()" in head or "morenotes:.full()" in head
+    assert not broken or "…[more:.full()]" in head or "morenotes:.full()" in head
 
 
 def test_what_does_not_fit_is_counted():
@@ -85,7 +85,7 @@ def test_notes_alone_take_as_many_lines_as_they_are_given():
     assert len(lines) == 8
     assert max(map(len, lines)) <= short.WIDTH
     assert lines[0] == "note  the worst of all"
-    assert lines[2].endswith("much … print(x)")
+    assert lines[2].endswith("much … [more: print(x)]")
     shown = sum(line.startswith("note") for line in lines)
     assert lines[-1] == f"      … {32 - shown} more notes: print(x)"
     assert short.notes_alone(notes[:1], 8, "print(x)") == "note  the worst of all"
@@ -93,7 +93,7 @@ def test_notes_alone_take_as_many_lines_as_they_are_given():
 
 def test_a_long_note_does_not_hide_the_next():
     report = build(notes=("much " * 400, "the second"))
-    assert " … .full()" in str(report)
+    assert " … [more: .full()]" in str(report)
     assert "the second" in str(report)
     assert len(str(report).splitlines()) <= short.LINES
 

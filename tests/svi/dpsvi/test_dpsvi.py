@@ -278,7 +278,7 @@ def test_matrices_that_noise_drowns_are_said_to_be():
             curvature_dim=0, curvature_clip=1.0, curvature_share=0.1, num_records=400, dim=9,
             sampling_rate=1.0, clip_norm=1.0, microbatch_size=None, max_records=None,
         )  # fmt: skip
-        return resolution_notes(AutoMultivariateNormal(logistic), (), plan, 2, 0.7)
+        return resolution_notes(AutoMultivariateNormal(logistic), (), plan, 2, 0.7, centred=True)
 
     # Two steps: noise of the average is the multiplier over √2.
     assert any("not resolved" in note for note in notes(1.5))
