@@ -98,8 +98,8 @@ class Forecast(NamedTuple):
         return (
             f"can be resolved{' in part' * partly}: where the model fits and priors are on the "
             f"scale of the answer, a typical interval about {self._widths} times as wide as NUTS's "
-            f"on the records{rare}; that of a level of fewer than about {self.few} records, or of "
-            f"a group of half as many, far wider{weak * partly}. {_ALONE}"
+            f"on the records{rare}; far wider that of a level of fewer than about {self.few} "
+            f"records, or of a group of fewer than {self.few / 2:.2g}{weak * partly}. {_ALONE}"
         )
 
     def __str__(self) -> str:

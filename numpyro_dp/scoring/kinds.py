@@ -27,6 +27,7 @@ class Kind(NamedTuple):
     - **unlike**: sites whose law reads another outcome that is not drawn with them.
     - **partial**: arrays that are read of those records alone who are asked **asked**.
     - **quantile**: sites of an asymmetric Laplace law.
+    - **walks**: latents whose entries tell of their neighbours.
     - **classes**: whether every outcome is of few values, such as a class or a number of trials.
     - **scattered**: sites with a gate for zeros over a law that may scatter as widely as it likes.
     """
@@ -38,6 +39,7 @@ class Kind(NamedTuple):
     asked: Sequence[str] = ()
     scattered: Sequence[str] = ()
     quantile: Sequence[str] = ()
+    walks: Sequence[str] = ()
     classes: bool = False
 
 

@@ -106,6 +106,15 @@ _drawn = quickly_jitted(_draws, static_argnums=0)
 
 def improper_latents(model: PrivateModel) -> list[str]:
     """Latents whose prior is flat, sorted."""
+    return _latents_of(model, dist.ImproperUniform)
+
+
+def walks(model: PrivateModel) -> list[str]:
+    """Latents that are random walks, whose entries tell of their neighbours; sorted."""
+    return _latents_of(model, dist.GaussianRandomWalk)
+
+
+def _latents_of(model: PrivateModel, family: type) -> list[str]:
     found: dict[str, Any] = {}
 
     def look(key: Any) -> None:
@@ -115,8 +124,7 @@ def improper_latents(model: PrivateModel) -> list[str]:
         )
 
     jax.eval_shape(look, random.key(0))
-    flat = (n for n in model.latents if isinstance(peeled(found[n]["fn"]).fn, dist.ImproperUniform))
-    return sorted(flat)
+    return sorted(n for n in model.latents if isinstance(peeled(found[n]["fn"]).fn, family))
 
 
 class Directions(NamedTuple):

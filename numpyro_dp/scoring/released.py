@@ -40,6 +40,7 @@ from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.records import ArrayLeaf
 from numpyro_dp.scoring.diagnostics import Diagnostics
 from numpyro_dp.scoring.kinds import Kind
+from numpyro_dp.scoring.prior import walks
 from numpyro_dp.scoring.statistic import coordinate_names, unravelled
 from numpyro_dp.scoring.verdicts import Located
 
@@ -157,6 +158,7 @@ def kind_of(model: PrivateModel) -> Kind:
         asked=chosen.asked,
         scattered=scattered_gates(model),
         quantile=asymmetric(model),
+        walks=walks(model),
         classes=of_classes(model),
     )
 

@@ -343,7 +343,8 @@ class Located(NamedTuple):
         enough = self.signal > _ENOUGH * math.sqrt(len(names))
         alike = enough & (self.signal > _ALIKE * np.max(self.signal))
         below = np.maximum(levels, np.where(alike, 0.0, faint_below(len(names))))
-        few = told & (self.signal < below)
+        # Neighbours tell of an entry of a walk: 1.06 to 1.34 times as wide as NUTS's where few did.
+        few = told & (self.signal < below) & ~np.isin(site, kind.walks)
         # Where noise hides much of everything it is not that these have few records.
         drowned &= ~(few & several) | (2 * np.count_nonzero(drowned) > np.count_nonzero(told))
         faint = few & ~drowned

@@ -339,3 +339,12 @@ def test_what_records_tell_by_steps_alone_is_refused(model, method, options):
 @pytest.mark.parametrize("model", [slope, kink])
 def test_slopes_are_taken(model):
     assert kernel(model).forecast(X, GROUP, REAL).verdict != "not"
+
+
+def test_a_walk_over_public_months_is_known_by_its_prior():
+    def months(x, group, y):
+        w = numpyro.sample("w", dist.GaussianRandomWalk(scale("step"), num_steps=12))
+        observed(dist.Bernoulli(logits=w[group]), y)
+
+    assert kind_of(PrivateModel(months, (X, GROUP, SIDE))).walks == ["w"]
+    assert kind_of(PrivateModel(linear, (X, GROUP, REAL))).walks == []

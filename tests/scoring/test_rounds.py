@@ -456,6 +456,8 @@ def test_what_few_records_told_of_is_named(truth):
         "with care: few records told of beta",
         "wide: few records told of level[0], …",
     ]
+    # Of an entry of a walk its neighbours tell.
+    assert at.verdicts(names, read, Kind(walks=["level"])) == ()
     # One verdict on a coordinate: that few records told of it, or that noise doubles it as it does
     # others, or that it is untold.
     (few,) = at._replace(widened=np.array([1.0, 3.0, 1.0, 1.0])).verdicts(names, read)
