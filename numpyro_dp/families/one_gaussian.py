@@ -45,7 +45,7 @@ APART = (
     "not enough), the shares a prior that is not flat, and the spreads one well below half of the "
     "distance"
 )
-_INSTEAD = "or use `DPFastMH` with a step size and a bound of your own, which needs no scores"
+_BY_BITS = "`DPFastMH` with a step size and a bound of your own, which needs no scores"
 # Pairs of positions that must all show a product.
 _PAIRS = 3
 # Nats between components below which rounds do not get away from where they begin.
@@ -85,7 +85,8 @@ def require_one_gaussian(model: PrivateModel, middle: np.ndarray, sd: np.ndarray
         raise UnsupportedModelError(
             f"the priors of a mixture's components overlap: of pairs of draws {share:.0%} put a "
             "component of the one beyond the next of the other. The rounds would stop between its "
-            f"modes, far from either, and nothing that is released tells that. {APART}, {_INSTEAD}"
+            f"modes, far from either, and nothing that is released tells that. {APART}, or "
+            f"use {_BY_BITS}"
         )
 
 
@@ -98,8 +99,7 @@ def require_slopes(model: PrivateModel) -> None:
         raise UnsupportedModelError(
             f"records tell of latent(s) {quoted(stepped)} by a comparison or by rounding alone, "
             "so that no score moves them: make the step a slope, as in `jax.nn.sigmoid((day - t) / "
-            "width)` for `day > t` with a public width; or use `DPFastMH` with a step size and a "
-            "bound of your own, which needs no scores"
+            f"width)` for `day > t` with a public width; or use {_BY_BITS}"
         )
 
 
@@ -107,7 +107,14 @@ def require_slopes(model: PrivateModel) -> None:
 def _stepped(model: PrivateModel) -> list[str]:
     """Latents that a record's term reads, and whose slope reads nothing: it is zero everywhere."""
     latents = dict(model.structure.latents)
-    slopes = trace_program(jax.grad(model.record_log_likelihood), latents, model.layout.structs(1))
+    try:
+        slope = jax.grad(model.record_log_likelihood)
+        slopes = trace_program(slope, latents, model.layout.structs(1))
+    except ValueError as error:
+        raise UnsupportedModelError(
+            f"a record's log likelihood has no gradient ({str(error).rstrip('.')}); "
+            f"or use {_BY_BITS}"
+        ) from error
     names = sorted(latents)
     return [
         name
@@ -127,7 +134,7 @@ def require_components_apart(model: PrivateModel, z: Mapping[str, Any]) -> None:
     if site is not None:
         raise UnsupportedModelError(
             f"the components of mixture `{site}` begin alike, since their priors have one centre: "
-            f"no score tells one from the other. {APART}, {_INSTEAD}"
+            f"no score tells one from the other. {APART}, or use {_BY_BITS}"
         )
 
 

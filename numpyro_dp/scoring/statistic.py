@@ -177,7 +177,8 @@ class RecordStatistic:
         marked = (jnp.arange(BINS) == bin_).astype(scores.dtype)
         # A record that is masked tells nothing, nor does one whose draws are all alike, as of rare
         # counts; where most are so, theirs would be the fullest bin.
-        return jnp.where(jnp.isfinite(size) & (size > _rounding(scores)), marked, 0)
+        least = _rounding(scores) if self.draws else 0.0
+        return jnp.where(jnp.isfinite(size) & (size > least), marked, 0)
 
     def _expected(self, of_outcomes: Array) -> Array:
         """The part of what the model alone says: drawn outcomes come after the own."""

@@ -336,6 +336,16 @@ def test_what_records_tell_by_steps_alone_is_refused(model, method, options):
         method(model, privacy=ndp.Budget(1.0, 1e-5)).forecast(X, GROUP, REAL, **options)
 
 
+def test_a_loop_without_a_gradient_is_refused_before_a_charge():
+    def looping(x, group, y):
+        w = normal("w", D)
+        total = jax.lax.while_loop(lambda t: t < 5, lambda t: t + 1.0, jnp.sum(w) / 100)
+        observed(dist.Normal(total, 1.0), y)
+
+    with pytest.raises(ndp.UnsupportedModelError, match=r"no gradient \(Reverse.*DPFastMH"):
+        kernel(looping).forecast(X, GROUP, REAL)
+
+
 @pytest.mark.parametrize("model", [slope, kink])
 def test_slopes_are_taken(model):
     assert kernel(model).forecast(X, GROUP, REAL).verdict != "not"
