@@ -99,7 +99,8 @@ class Forecast(NamedTuple):
             f"can be resolved{' in part' * partly}: where the model fits and priors are on the "
             f"scale of the answer, a typical interval about {self._widths} times as wide as NUTS's "
             f"on the records{rare}; far wider that of a level of fewer than about {self.few} "
-            f"records, or of a group of fewer than {self.few / 2:.2g}{weak * partly}. {_ALONE}"
+            f"records, or of a group of fewer than {_two_digits(self.few / 2)}{weak * partly}. "
+            f"{_ALONE}"
         )
 
     def __str__(self) -> str:
@@ -171,7 +172,7 @@ def forecast(
         signal=kappa,
         shape=shape,
         width=math.sqrt(1 + _FIXED + _FALLING / kappa),
-        few=int(float(f"{_FEW * math.sqrt(max(1, dim / _OF_COORDINATES)) / signal:.2g}")),
+        few=_two_digits(_FEW * math.sqrt(max(1, dim / _OF_COORDINATES)) / signal),
         verdict=verdict,
         num_records=num_records,
         dim=dim,
@@ -181,6 +182,10 @@ def forecast(
         relation=relation,
         classes=classes,
     )
+
+
+def _two_digits(number: float) -> int:
+    return int(float(f"{number:.2g}"))
 
 
 def histogram_share(num_records: int, signal: float) -> float:

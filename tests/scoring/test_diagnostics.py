@@ -78,6 +78,7 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     )
     assert "far wider that of a level of fewer than about 110 records, or of a group of" in larger
     assert "fewer than 55." in larger
+    assert "fewer than 100." in str(forecast(**asked | {"num_records": 9_000, "signal": 0.15}))
     # Of a class alone one may be rare.
     assert "one case in ten" in rare
     assert "one case in ten" not in larger
