@@ -7,6 +7,7 @@ of a mixture begin alike, no score tells one from the other.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from functools import lru_cache
@@ -31,6 +32,14 @@ from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
 
+_CLASSES = (
+    dist.BernoulliProbs,
+    dist.BernoulliLogits,
+    dist.BinomialProbs,
+    dist.BinomialLogits,
+    dist.CategoricalProbs,
+    dist.CategoricalLogits,
+)
 _MIXTURES = (dist.MixtureSameFamily, dist.MixtureGeneral)
 # Of components whose priors overlap by less than the first, 33 releases of 33 found the mode that
 # these name; of an ordering under a wide prior (.07) one of five, the others up to 400 of its own
@@ -320,9 +329,23 @@ def scattered_gates(model: PrivateModel) -> list[str]:
 
 def of_classes(model: PrivateModel) -> bool:
     """Whether every observed site has a bounded whole number, as a class or of trials."""
-    probs = dist.BernoulliProbs, dist.BinomialProbs, dist.CategoricalProbs
-    logits = dist.BernoulliLogits, dist.BinomialLogits, dist.CategoricalLogits
-    return all(issubclass(law, (*probs, *logits)) for _, law, _ in _laws(model))
+    return all(issubclass(law, _CLASSES) for _, law, _ in _laws(model))
+
+
+def may_scatter(model: PrivateModel) -> bool:
+    """Whether an observed site's law may have a dispersion beside its mean."""
+    fixed = *_CLASSES, dist.Poisson, dist.Exponential
+    return not all(issubclass(law, fixed) for _, law, _ in _laws(model))
+
+
+def has_cases(model: PrivateModel) -> bool:
+    """Whether an observed site has whole numbers, such as cases or events, which may be rare."""
+    for _, law, _ in _laws(model):
+        # A mixture's is that of its components, which its class does not tell.
+        with contextlib.suppress(NotImplementedError):
+            if getattr(getattr(law, "support", None), "is_discrete", False):
+                return True
+    return False
 
 
 def _has_mixture(model: PrivateModel) -> bool:

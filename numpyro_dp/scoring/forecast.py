@@ -10,7 +10,7 @@ import numpy as np
 
 from numpyro_dp.accounting import Budget, Relation, calibrate
 from numpyro_dp.accounting.events import GaussianDpEvent
-from numpyro_dp.families.one_gaussian import of_classes
+from numpyro_dp.families.one_gaussian import has_cases
 from numpyro_dp.model.data_free import read_coordinates
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -32,8 +32,11 @@ _ALONE = (
     "It follows from the numbers of records and coordinates and from ε alone: ndp.coverage tries "
     "the model and its priors"
 )
-# Of classes alone: intervals of rare counts were 1.0 to 1.3 times as wide.
-_RARE = "up to 1.8 times that with one case in ten records, 2.5 times with one in twenty"
+# Of rare counts less, 1.0 to 1.7 times with one in forty and up to 2.4 with one in two hundred.
+_RARE = (
+    "up to 1.8 times that where one record in ten has a case, 2.5 times where one in twenty has, "
+    "as what only these tell of"
+)
 # Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
 _ROUNDS = ((100.0, 14), (5.0, 12), (0.0, 8))
 
@@ -54,7 +57,7 @@ class Forecast(NamedTuple):
       term tells, such as the scale of groups, or one of two intercepts, are not counted.
     - **passes**: gradients of the whole data that it takes.
     - **privacy**, **relation**: what it costs.
-    - **classes**: whether outcomes are classes, or numbers of trials, of which one may be rare.
+    - **cases**: whether an outcome is of whole numbers, as cases or events are, which may be rare.
     - **notes**: what the kind of the model says against a release of it, as its report will.
     """
 
@@ -69,7 +72,7 @@ class Forecast(NamedTuple):
     passes: int
     privacy: Budget
     relation: Relation
-    classes: bool = False
+    cases: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -93,7 +96,7 @@ class Forecast(NamedTuple):
         partly = self.verdict == "partly"
         if self.verdict == "not":
             return f"not resolved: {self.remedy}"
-        rare = f", {_RARE}" * self.classes
+        rare = f", {_RARE}" * self.cases
         weak = "; weak directions stay at the prior. For prediction alone DPSVI may be better"
         return (
             f"can be resolved{' in part' * partly}: where the model fits and priors are on the "
@@ -136,7 +139,7 @@ def promised(
         num_rounds=None,
         privacy=privacy,
         relation=relation,
-        classes=of_classes(model),
+        cases=has_cases(model),
     )
 
 
@@ -154,14 +157,14 @@ def forecast(
     num_rounds: int | None,
     privacy: Budget,
     relation: Relation,
-    classes: bool,
+    cases: bool,
 ) -> Forecast:
     """Say what a release would tell.
 
     :param outcomes: possible outcomes of a record that are looked at.
     :param signal: μ of a Gaussian mechanism as private as the whole release.
     :param num_rounds: ``None`` for what suits.
-    :param classes: whether outcomes are classes, or numbers of trials.
+    :param cases: whether an outcome is of whole numbers, which may be rare.
     """
     kappa, shape = num_records * signal**2 / dim, num_records * signal / dim**1.5
     rounds = next(n for least, n in _ROUNDS if shape >= least) if num_rounds is None else num_rounds
@@ -180,7 +183,7 @@ def forecast(
         passes=(rounds + 1) * (1 + outcomes),
         privacy=privacy,
         relation=relation,
-        classes=classes,
+        cases=cases,
     )
 
 

@@ -29,6 +29,7 @@ class Kind(NamedTuple):
     - **quantile**: sites of an asymmetric Laplace law.
     - **walks**: latents whose entries tell of their neighbours.
     - **classes**: whether every outcome is of few values, such as a class or a number of trials.
+    - **dispersed**: whether an outcome's law may have a dispersion.
     - **scattered**: sites with a gate for zeros over a law that may scatter as widely as it likes.
     """
 
@@ -41,6 +42,7 @@ class Kind(NamedTuple):
     quantile: Sequence[str] = ()
     walks: Sequence[str] = ()
     classes: bool = False
+    dispersed: bool = True
 
 
 def foretold(kind: Kind) -> tuple[str, ...]:

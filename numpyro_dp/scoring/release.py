@@ -18,7 +18,7 @@ from numpyro_dp.execution.keys import as_typed_keys, folded
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Phase, planned_releases
 from numpyro_dp.families.one_gaussian import (
-    of_classes,
+    has_cases,
     require_components_apart,
     require_one_gaussian,
     require_slopes,
@@ -263,7 +263,7 @@ def bound_release(
         num_rounds=num_rounds,
         privacy=privacy,
         relation=relation,
-        classes=of_classes(model),
+        cases=has_cases(model),
     )
     if adaptation is None:
         expected = expected._replace(notes=foretold(kind_of(model)))

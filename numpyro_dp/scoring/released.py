@@ -29,6 +29,7 @@ from numpyro_dp.families.one_gaussian import (
     asymmetric,
     blurred,
     has_free_shares,
+    may_scatter,
     of_classes,
     overlap,
     scattered_gates,
@@ -160,6 +161,7 @@ def kind_of(model: PrivateModel) -> Kind:
         quantile=asymmetric(model),
         walks=walks(model),
         classes=of_classes(model),
+        dispersed=may_scatter(model),
     )
 
 

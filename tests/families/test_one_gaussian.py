@@ -358,3 +358,23 @@ def test_a_walk_over_public_months_is_known_by_its_prior():
 
     assert kind_of(PrivateModel(months, (X, GROUP, SIDE))).walks == ["w"]
     assert kind_of(PrivateModel(linear, (X, GROUP, REAL))).walks == []
+
+
+@pytest.mark.parametrize(
+    ("law", "cases", "scatters"),
+    [
+        (lambda at: dist.Bernoulli(logits=at), True, False),
+        (lambda at: dist.Poisson(jnp.exp(at)), True, False),
+        (lambda at: dist.NegativeBinomial2(jnp.exp(at), 2.0), True, True),
+        (lambda at: dist.ZeroInflatedPoisson(0.3, rate=jnp.exp(at)), True, True),
+        (lambda at: dist.Normal(at, 1.0), False, True),
+        (lambda at: dist.LogNormal(at, 1.0), False, True),
+    ],
+)
+def test_which_laws_have_cases_and_which_may_scatter(law, cases, scatters):
+    def model(x, group, y):
+        observed(law(x @ normal("w", D)), y)
+
+    split = PrivateModel(model, (X, GROUP, SIDE.astype(np.int32)))
+    assert kernel(model).forecast(X, GROUP, SIDE.astype(np.int32)).cases == cases
+    assert kind_of(split).dispersed == scatters

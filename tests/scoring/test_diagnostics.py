@@ -66,20 +66,20 @@ def test_a_notebook_shows_the_same():
 
 def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     asked = {"num_records": 1_000, "dim": 4, "outcomes": 0, "signal": 0.27, "num_rounds": None}
-    asked |= {"privacy": Budget(1.0, 1e-5), "relation": "zero_out", "classes": False}
+    asked |= {"privacy": Budget(1.0, 1e-5), "relation": "zero_out", "cases": False}
     found = forecast(**asked)
     _, line, *_ = str(found).splitlines()
     assert f"κ = {found.signal:.3g}, signal over noise by coordinate (enough from 20)" in line
     assert f"of the information {found.shape:.3g} (from 3)" in line
     assert found.few == 110
     larger, rare = (
-        " ".join(str(forecast(**asked | {"num_records": 9_000, "classes": each})).split())
+        " ".join(str(forecast(**asked | {"num_records": 9_000, "cases": each})).split())
         for each in (False, True)
     )
     assert "far wider that of a level of fewer than about 110 records, or of a group of" in larger
     assert "fewer than 55." in larger
     assert "fewer than 100." in str(forecast(**asked | {"num_records": 9_000, "signal": 0.15}))
-    # Of a class alone one may be rare.
-    assert "one case in ten" in rare
-    assert "one case in ten" not in larger
+    # Of whole numbers alone events may be rare.
+    assert "one record in ten has a case" in rare
+    assert "a case" not in larger
     assert max(map(len, str(found).splitlines())) <= 100

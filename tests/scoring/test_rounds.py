@@ -440,7 +440,7 @@ def test_what_few_records_told_of_is_named(truth):
     found = at.verdicts(names, read)
     assert len(found) == 1
     said = found[0]
-    assert said.startswith("wide: few records told of level[0]: such intervals are mostly twice")
+    assert said.startswith("wide: few records told of level[0]: such intervals are 1.2 to 4")
     assert "Merge rare categories" in said
     assert beginning(said) == "wide: few records told of level[0]"
     # What no term reads is learned of the levels that were heard.
