@@ -25,7 +25,9 @@ from numpyro_dp._quick_compile import lightly_jitted
 from numpyro_dp.accounting import Accountant, Relation
 from numpyro_dp.mcmc import DPNUTS, MCMC
 from numpyro_dp.mcmc.kernel import PrivateKernel
+from numpyro_dp.mcmc.report import unmixed_notes
 from numpyro_dp.model.records import Public
+from numpyro_dp.scoring.kinds import WITH_CARE
 from numpyro_dp.scoring.release import LikelihoodRelease
 from numpyro_dp.scoring.released import ReleasedLikelihood
 from numpyro_dp.svi import DPSVI, VIPS
@@ -115,7 +117,7 @@ class _Released:
         if self._sample is None:
             self._sample = self._compiled(released)
         draws, divergent = self._sample(chain_key, at.design, at.response)
-        return Fitted(draws, (*released.diagnostics.verdicts, *_of_chain(divergent)))
+        return Fitted(draws, (*released.diagnostics.verdicts, *_of_chain(draws, divergent)))
 
     def _compiled(self, first: ReleasedLikelihood) -> Callable[..., Any]:
         def sample(key: Any, design: Any, response: Any) -> tuple[dict, Any]:
@@ -176,7 +178,7 @@ class _Plain:
             self._sample = self._compiled(leaves, tree, moving)
         arrays = [leaf for leaf, moves in zip(leaves, moving, strict=True) if moves]
         draws, divergent = self._sample(rng_key, arrays)
-        return Fitted(draws, _of_chain(divergent))
+        return Fitted(draws, _of_chain(draws, divergent))
 
     def _compiled(self, leaves: list, tree: Any, moving: list[bool]) -> Callable[..., Any]:
         fixed = [None if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
@@ -205,8 +207,15 @@ def _chain(
     return mcmc.get_samples(), jnp.mean(diverging.astype(float))
 
 
-def _of_chain(divergent: Any) -> tuple[str, ...]:
-    return ("NUTS diverged in more than 1 % of its draws",) if divergent > _DIVERGENT else ()
+def _of_chain(draws: dict[str, Any], divergent: Any) -> tuple[str, ...]:
+    """What a report says of a chain that stands still, and whether it diverged."""
+    stuck = tuple(note.text for note in unmixed_notes({"z": jax.tree.map(_as_one, draws)}))
+    diverged = f"{WITH_CARE}: NUTS diverged in more than 1 % of its draws"
+    return (*stuck, diverged) if divergent > _DIVERGENT else stuck
+
+
+def _as_one(draws: Any) -> np.ndarray:
+    return np.asarray(draws)[None]
 
 
 def _sampler(released: ReleasedLikelihood, _: int) -> MCMCKernel:

@@ -14,6 +14,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from scipy.stats import kstest
 
 import numpyro_dp as ndp
+from numpyro_dp.diagnostics.coverage.methods import _of_chain
 
 BUDGET = ndp.Budget(1.0, 1e-5)
 OUTCOME = jax.ShapeDtypeStruct((1_000,), jnp.int32)
@@ -280,3 +281,15 @@ def test_a_dpsvi_wants_steps_and_a_number_is_no_method():
         ndp.coverage(dpsvi, regression, inputs(), OUTCOME)
     with pytest.raises(ValueError, match="must return a kernel"):
         ndp.coverage(lambda model: 3, regression, inputs(), OUTCOME)
+
+
+def test_a_chain_that_stands_still_refuses_itself():
+    """As in the neck of a centred hierarchy: one of sixty lay thousands of its own sds off."""
+    good = {"a": np.random.default_rng(0).normal(size=500)}
+    assert _of_chain(good, 0.0) == ()
+    (diverged,) = _of_chain(good, 0.02)
+    assert diverged.startswith("with care: NUTS diverged")
+    for still in (np.zeros(500), 1 + np.linspace(0, 1e-4, 500)):
+        said = _of_chain({"a": still}, 0.9)
+        assert said[0].startswith("do not use: the chains have not mixed")
+        assert said[1] == diverged
