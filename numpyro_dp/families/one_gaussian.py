@@ -117,20 +117,20 @@ def _stepped(model: PrivateModel) -> list[str]:
     """Latents that a record's term reads, and whose slope reads nothing: it is zero everywhere."""
     latents = dict(model.structure.latents)
     try:
-        slope = jax.grad(model.record_log_likelihood)
-        slopes = trace_program(slope, latents, model.layout.structs(1))
+        gradient = jax.grad(model.record_log_likelihood)
+        slopes = trace_program(gradient, latents, model.layout.structs(1))
     except ValueError as error:
         raise UnsupportedModelError(
             f"a record's log likelihood has no gradient ({str(error).rstrip('.')}); "
             f"or use {_BY_BITS}"
         ) from error
-    names = sorted(latents)
-    return [
-        name
-        for name in names
-        if name in read_latents(model)
-        and not any(prune(slopes, [name == each for each in names]).used)
-    ]
+    names, stepped = sorted(latents), []
+    for name in names:
+        slope = prune(slopes, [name == each for each in names])
+        constant = name in read_latents(model) and not any(slope.used)
+        if constant and not any(np.any(each) for each in slope([])):
+            stepped.append(name)
+    return stepped
 
 
 def require_components_apart(model: PrivateModel, z: Mapping[str, Any]) -> None:

@@ -346,7 +346,13 @@ def test_a_loop_without_a_gradient_is_refused_before_a_charge():
         kernel(looping).forecast(X, GROUP, REAL)
 
 
-@pytest.mark.parametrize("model", [slope, kink])
+def straight(x, group, y):
+    """A slope of one everywhere hangs on nothing, and is one all the same."""
+    rate = numpyro.sample("rate", dist.LogNormal(0, 1))
+    observed(dist.Uniform(0, jnp.exp(5 - jnp.log(rate))).mask(True), jnp.abs(y))
+
+
+@pytest.mark.parametrize("model", [slope, kink, straight])
 def test_slopes_are_taken(model):
     assert kernel(model).forecast(X, GROUP, REAL).verdict != "not"
 
