@@ -193,8 +193,11 @@ def test_many_groups_at_a_small_budget_are_named(epsilon, drowned):
         assert diagnostics.widened["theta"].shape == (30,)
         said = " ".join(diagnostics.verdicts)
         lost = diagnostics.travelled > 3 * math.sqrt(32)
-        # What has not arrived is named as that.
-        assert ("noise doubles" in said) == (drowned and not lost)
+        # What has not arrived is named as that, and few of many groups as of few records.
+        if drowned and not lost:
+            assert "noise doubles" in said or "few records told of theta" in said
+        else:
+            assert "noise doubles" not in said
         assert lost <= drowned
 
 
@@ -428,7 +431,9 @@ def test_a_plan_of_another_kernel_ends_with_what_a_release_would_promise(y):
     )
     plan = ndp.plan(kernel, y, num_steps=50)
     last = str(plan).split("DPNUTS")[-1]
-    assert "at the same ε: can be resolved: a typical interval about" in " ".join(last.split())
+    said = " ".join(last.split())
+    assert "at the same ε: can be resolved: " in said
+    assert "a typical interval about" in said
     exact = ndp.LikelihoodRelease(gaussian, privacy=BUDGET).forecast(y)
     assert plan.released.signal == pytest.approx(exact.signal, rel=0.01)
 
