@@ -85,3 +85,13 @@ def test_lags_and_windows_are_refused_before_a_charge(x, y, named):
 )
 def test_rows_that_lie_apart_or_are_the_same_ones_are_taken(x, y):
     assert private_model(regression, (x, y)).num_records == len(y)
+
+
+def test_lags_inside_the_model_are_told_of_as_a_series():
+    def lags(y):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("people", y.shape[0] - 1):
+            numpyro.sample("y", dist.Normal(w * y[:-1], 1.0), obs=y[1:])
+
+    with pytest.raises(ndp.UnsupportedModelError, match=r"as of a time series.*one of persons"):
+        private_model(lags, (SERIES,))

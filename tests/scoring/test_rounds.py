@@ -15,7 +15,7 @@ from numpyro_dp.scoring.information import (
     pattern,
     weighted_information,
 )
-from numpyro_dp.scoring.kinds import WITH_CARE, Kind, beginning
+from numpyro_dp.scoring.kinds import WITH_CARE, Kind, beginning, listed
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.prior import heard_directions
 from numpyro_dp.scoring.rounds import (
@@ -650,3 +650,21 @@ def test_the_first_clip_is_the_middle_of_the_commonest_bin():
     assert (at.clip_norm, at.information_bound) == pytest.approx((2.0**3.5, 2.0**7))
     np.testing.assert_array_equal(at.u, PRIOR.mean)
     np.testing.assert_array_equal(np.diag(at.whitening), PRIOR.sd)
+
+
+def test_neighbours_are_told_as_a_range():
+    assert (
+        listed([f"w[{k}]" for k in (17, 18, 19, 21, 22, 30)]) == "w[17]–w[19], w[21], w[22], w[30]"
+    )
+    assert listed(["a[0]", "b[1]", "b[2]", "c", "m[0,1]", "m[0,2]", "m[0,3]"]).count("–") == 0
+    many = listed([f"w[{2 * k}]" for k in range(20)])
+    assert many.endswith("w[10] and 14 more")
+
+
+def test_little_that_was_told_of_all_is_wide_whatever_is_known_of_sizes(truth):
+    """Of 32 events scores' size is hardly known, and the posterior is as NUTS's."""
+    usual = located(quadratic(truth, 2.0), PRIOR, RECORDS)
+    few = usual._replace(resolved=np.full(4, 0.7), misfit_sd=2.0)
+    assert few.untold("abcd")[0].startswith("wide: little was told: at most 70%")
+    none = few._replace(resolved=np.full(4, 0.4))
+    assert none.untold("abcd")[0].startswith("do not use: little was told: at most 40%")

@@ -285,6 +285,13 @@ def test_matrices_that_noise_drowns_are_said_to_be():
     assert not any("not resolved" in note for note in notes(1.3))
 
 
+@pytest.mark.parametrize(("clip", "said"), [("plain", True), ("centred", False), (None, False)])
+def test_what_a_plain_clip_may_do_is_said(data, clip, said):
+    """Of yes and no the clip is centred unless told otherwise."""
+    result = run(svi(clip=clip), data)
+    assert any("clipped as they are" in note for note in result.privacy.notes) == said
+
+
 @pytest.mark.slow
 def test_matrices_that_noise_drowns_are_warned_of_before_the_charge(data):
     broke = ndp.Accountant(ndp.Budget(0.01, 1e-5))
