@@ -177,6 +177,11 @@ def time_method(name, run):
     tell(case=name, seconds=seconds, posterior=about, epsilon=float(privacy.epsilon))
 
 
+def private_sum(num_records, dim, **options):
+    size = {"num_records": num_records, "dim": dim}
+    return PrivateSum.create(**size, clip_norm=1.0, num_steps=10, **options)
+
+
 def time_sums():
     for name, (num_records, dim, batch) in bench_release.CASES.items():
         repeats = max(10, 100_000 // (batch * dim // 16))
@@ -184,15 +189,7 @@ def time_sums():
         micros = bench_release.slopes(calls, repeats, time.perf_counter)
         tell(case=name, us_per_step={key: round(value, 1) for key, value in micros.items()})
     few = jnp.asarray(np.random.default_rng(0).integers(-3, 4, (5_000, 6)) / 64, jnp.float32)
-    total = PrivateSum.create(
-        num_records=5_000,
-        dim=6,
-        sampling_rate=0.1,
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        num_steps=10,
-        delta=1e-5,
-    )
+    total = private_sum(5_000, 6, sampling_rate=0.1, noise_multiplier=1.0, delta=1e-5)
     # Chosen so that nothing is rounded before it is an integer.
     released = total.release(random.key(3), lambda row: row[0][0], [few])
     tell(case="bits", released=[float(value).hex() for value in released])
@@ -201,15 +198,7 @@ def time_sums():
 
 def time_pass(num_records, dim):
     x, y = bench_release.synthetic(num_records, dim)
-    total = PrivateSum.create(
-        num_records=num_records,
-        dim=dim,
-        sampling_rate=1.0,
-        clip_norm=1.0,
-        noise_multiplier=5.0,
-        num_steps=10,
-        delta=1e-7,
-    )
+    total = private_sum(num_records, dim, sampling_rate=1.0, noise_multiplier=5.0, delta=1e-7)
 
     @jax.jit
     def private(key, w):

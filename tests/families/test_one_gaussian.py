@@ -9,10 +9,18 @@ import pytest
 from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_dp as ndp
-from numpyro_dp.families.one_gaussian import APART_BELOW, blurred, has_free_shares, overlap
+from numpyro_dp.families.one_gaussian import (
+    APART_BELOW,
+    _stepped,
+    blurred,
+    has_free_shares,
+    overlap,
+)
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.kinds import foretold
 from numpyro_dp.scoring.released import kind_of
+from tests.model.examples import EXAMPLES
+from tests.model.zoo import ACCEPTED
 
 N, G, D = 2_000, 12, 3
 RNG = np.random.default_rng(0)
@@ -384,3 +392,13 @@ def test_which_laws_have_cases_and_which_may_scatter(law, cases, scatters):
     split = PrivateModel(model, (X, GROUP, SIDE.astype(np.int32)))
     assert kernel(model).forecast(X, GROUP, SIDE.astype(np.int32)).cases == cases
     assert kind_of(split).dispersed == scatters
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:deterministic site")
+def test_no_model_that_others_wrote_is_taken_for_one_of_steps():
+    """NumPyro's own examples and the zoo, with discrete latents, loops and masks among them."""
+    for case in (*ACCEPTED, *EXAMPLES):
+        model, args, kwargs = case.build()
+        split = PrivateModel(model, args, kwargs, data_plate=case.data_plate)
+        assert not _stepped(split), case.name
