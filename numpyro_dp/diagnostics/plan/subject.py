@@ -24,6 +24,7 @@ from numpyro_dp.families.synthetic_records import (
     Shares,
     SyntheticRecords,
     outcomes,
+    require_outcomes_that_follow,
     synthetic_gradients,
 )
 from numpyro_dp.mcmc.kernel import PrivateKernel
@@ -358,8 +359,9 @@ def _synthetic(
 ) -> tuple[SyntheticRecords, int, tuple[str, ...], float]:
     """Made-up records; how many a few are; each coordinate's site; the stretch of a bias.
 
-    Gradients and places are those of coordinates over ``metric``.
+    Gradients are those of coordinates over ``metric``; inputs come again with new outcomes.
     """
+    require_outcomes_that_follow(target, "plan", "plan has no other way to judge a clip")
     dim = sum(leaf.size for leaf in jax.tree.leaves(start))
     few = min(max(_LEAST_RECORDS, _PER_PARAMETER * dim), _MOST_RECORDS)
     many = max(few, many_records(dim))
@@ -368,7 +370,6 @@ def _synthetic(
     else:
         rows = _given(model, plate, target, inputs)
         few = len(rows[0])
-        # The same inputs over and over, each time with outcomes of their own.
         given = [np.resize(leaf, (max(many, few), *leaf.shape[1:])) for leaf in rows]
     found = synthetic_gradients(target, start, given, random.key(0), gradient)
     numbered = {name: np.full_like(leaf, k) for k, (name, leaf) in enumerate(start.items())}

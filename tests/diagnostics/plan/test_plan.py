@@ -365,3 +365,19 @@ def test_what_has_a_forecast_of_its_own_is_named():
     other: Any = SimpleNamespace(forecast=print)
     with pytest.raises(ValueError, match="SimpleNamespace: use its own forecast"):
         ndp.plan(other, *SHAPES, num_steps=10)
+
+
+def test_outcomes_that_numpyro_does_not_censor_are_refused():
+    """It said fine where the shape lay up to fifty of its own sds off."""
+
+    def times(t, censored):
+        scale = numpyro.sample("scale", dist.LogNormal(3, 1))
+        with numpyro.plate("patients", t.shape[0]):
+            law = dist.RightCensoredDistribution(dist.Weibull(scale, 1.4), censored=censored)
+            numpyro.sample("t", law, obs=t)
+
+    kernel = ndp.DPSGLD(
+        times, step_size=1e-5, batch_size=100, clip_norm=2.0, privacy=ndp.Budget(1.0, 1e-5)
+    )
+    with pytest.raises(ndp.UnsupportedModelError, match="without censoring: the answer"):
+        ndp.plan(kernel, np.ones(2_000, np.float32), np.zeros(2_000, np.int32), num_steps=50)
