@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
+
+import numpy as np
 
 from numpyro_dp.families.one_gaussian import APART
 
@@ -92,6 +96,16 @@ def listed(names: Sequence[str]) -> str:
     if len(names) <= NAMED + 1:
         return ", ".join(names)
     return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+
+
+def counted(names: Sequence[str], chosen: np.ndarray) -> str:
+    """The chosen coordinates by name, of a site with many how many of its own these are."""
+    sites = [name.partition("[")[0] for name in names]
+    sizes, told = Counter(sites), []
+    for site, group in groupby(np.flatnonzero(chosen), lambda k: sites[k]):
+        own = [names[k] for k in group]
+        told += own if len(own) <= NAMED else [f"{site} ({len(own)} of {sizes[site]})"]
+    return ", ".join(told)
 
 
 def _in_ranges(names: Sequence[str]) -> list[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +13,12 @@ from numpyro_dp.families.one_gaussian import APART
 from numpyro_dp.scoring.information import Matrix, Vector
 from numpyro_dp.scoring.kinds import (
     DO_NOT_USE,
-    NAMED,
     RANKS,
     TOLD_OF,
     WIDE,
     WITH_CARE,
     Kind,
+    counted,
     foretold,
     listed,
 )
@@ -292,8 +290,8 @@ class Located(NamedTuple):
             # Rare categories are a few among others; all are missed where the scale is wrong.
             return (f"{found}. {other_scale}",)
         them = "them" if len(weak) > 1 else "it"
-        found += f". Few records may tell of {them}: merge rare categories and small groups"
-        return (f"{found}. {far_out}",)
+        merge = "merge rare categories and small groups (last terms of a basis may stay)"
+        return (f"{found}. Few records may tell of {them}: {merge}. {far_out}",)
 
     def _farthest(self, names: Sequence[str]) -> str:
         """Which coordinates moved most, of which the priors may be the cause."""
@@ -356,7 +354,7 @@ class Located(NamedTuple):
         found = []
         if single:
             found.append(
-                f"{WITH_CARE}: few records {TOLD_OF} {listed(single)}: what was released hardly "
+                f"{WITH_CARE}: little was {TOLD_OF} {listed(single)}: what was released hardly "
                 "stands out of noise, as of a dispersion, of which few outcomes tell, or a rare "
                 "input: the interval may be off. Give more privacy budget or records"
             )
@@ -364,16 +362,17 @@ class Located(NamedTuple):
             # What no term reads is learned from the groups that were heard alone.
             learned = "" if _heard(names, read).all() else _LEARNED
             found.append(
-                f"{WIDE}: few records {TOLD_OF} {listed(levels)}: such intervals are 1.2 to 4 "
-                "times as wide as NUTS's, and a truth far out in the prior is pulled to its middle."
-                f"{learned} Merge rare categories and small groups, scale inputs that take far "
-                "larger values than these, or give more privacy budget or records"
+                f"{WIDE}: little was {TOLD_OF} {listed(levels)}: of a rare category or small group "
+                "such intervals are 1.2 to 4 times as wide as NUTS's, and a truth far out in the "
+                f"prior is pulled to its middle.{learned} Merge such, or give more privacy budget "
+                "or records. Of what all records tell the intervals are nearly NUTS's: of a column "
+                "beside one of far larger values (scale that one), of the last terms of a basis"
             )
         if drowned.any():
             alone = (drowned & ~several).any() and kind.dispersed
             skewed = "; that of a dispersion, if one is named, may be off instead" if alone else ""
             found.append(
-                f"{WIDE}: privacy noise doubles intervals: those of {_counted(names, drowned)} are "
+                f"{WIDE}: privacy noise doubles intervals: those of {counted(names, drowned)} are "
                 f"about twice as wide as the records' own, or wider{skewed}. Take fewer "
                 "coordinates (merge small groups and rare categories), priors on the scale of the "
                 "answer, or more privacy budget or records"
@@ -386,15 +385,5 @@ def _heard(names: Sequence[str], read: Sequence[bool] | None) -> np.ndarray:
 
 
 def faint_below(dim: int) -> float:
-    """The signal below which few records told of a coordinate."""
+    """The signal below which little was told of a coordinate."""
     return min(FAINT, _FEW_COORDINATES * math.sqrt(dim))
-
-
-def _counted(names: Sequence[str], chosen: np.ndarray) -> str:
-    """The chosen coordinates by name, of a site with many how many of its own these are."""
-    sites = [name.partition("[")[0] for name in names]
-    sizes, told = Counter(sites), []
-    for site, group in groupby(np.flatnonzero(chosen), lambda k: sites[k]):
-        own = [names[k] for k in group]
-        told += own if len(own) <= NAMED else [f"{site} ({len(own)} of {sizes[site]})"]
-    return ", ".join(told)

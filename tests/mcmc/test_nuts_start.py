@@ -10,7 +10,8 @@ from numpyro.infer import init_to_value
 
 import numpyro_dp as ndp
 from numpyro_dp.mcmc.nuts_loop import numbers_of
-from numpyro_dp.mcmc.report import unmixed_notes
+from numpyro_dp.mcmc.report import chain_notes
+from numpyro_dp.scoring.kinds import beginning
 
 GROUPS = 30
 FIT = {"num_warmup": 400, "num_samples": 300, "num_chains": 2, "progress_bar": False}
@@ -91,35 +92,48 @@ def test_chains_that_have_not_mixed_are_named_first():
     rng = np.random.default_rng(0)
     mixed, apart = rng.normal(size=(4, 200, 3)), rng.normal(size=(4, 200))
     apart[1] += 3
-    notes = unmixed_notes({"z": {"a": mixed, "b": apart, "c": np.ones((4, 200))}})
+    notes = chain_notes({"z": {"a": mixed, "b": apart, "c": np.ones((4, 200))}})
     assert len(notes) == 1
     note = notes[0]
     assert note.first
     assert note.sign == "have not mixed in 'b'"
     assert note.text.startswith("do not use: the chains have not mixed: R-hat of 'b' is ")
     frozen = np.broadcast_to(np.arange(4.0)[:, None], (4, 200))
-    assert "R-hat of 'z' is inf" in unmixed_notes({"z": {"a": mixed, "z": frozen}})[0].text
+    assert "R-hat of 'z' is inf" in chain_notes({"z": {"a": mixed, "z": frozen}})[0].text
     # Chains that agree, too few draws, one chain, and what is no table of draws.
     for quiet in (mixed, apart[:, :20], mixed[:1], np.ones((4, 0))):
-        assert unmixed_notes({"z": {"a": quiet}}) == ()
-    assert unmixed_notes({"z": mixed}) == ()
+        assert chain_notes({"z": {"a": quiet}}) == ()
+    assert chain_notes({"z": mixed}) == ()
 
 
 def test_a_chain_that_stands_still_is_named_though_it_is_the_only_one():
     still = {"a": np.ones((1, 60, 3)), "b": np.zeros((1, 60))}
-    (note,) = unmixed_notes({"z": still})
+    (note,) = chain_notes({"z": still})
     assert "a chain did not move at all" in note.text
     moving = still | {"b": np.random.default_rng(0).normal(size=(1, 60))}
-    assert unmixed_notes({"z": moving}) == ()
+    assert chain_notes({"z": moving}) == ()
+
+
+def test_chains_that_diverged_are_named_with_what_samples_the_release_again():
+    draws = {"a": np.random.default_rng(0).normal(size=(2, 100))}
+    once = np.zeros((2, 100), bool)
+    once[0, :2] = True
+    assert chain_notes({"z": draws, "diverging": once}) == ()
+    thrice = once | (np.arange(100) == 50)
+    (note,) = chain_notes({"z": draws, "diverging": thrice})
+    assert note.text.startswith("with care: NUTS diverged (2.0% of its draws), ")
+    assert beginning(note.text) == "with care: NUTS diverged"
+    assert note.sign == "diverged (2.0% of them)"
+    assert "numpyro.infer.NUTS on mcmc.released.model" in note.text
 
 
 @pytest.mark.parametrize("kind", [bool, np.uint8, np.float32])
 def test_deterministic_sites_of_any_kind_end_no_run_that_was_charged(kind):
     rng = np.random.default_rng(0)
     sites = {"a": rng.normal(size=(2, 60)), "b": (rng.random((2, 60, 3)) < 0.5).astype(kind)}
-    assert unmixed_notes({"z": sites}) == ()
+    assert chain_notes({"z": sites}) == ()
     sites["b"] = np.full((2, 60), np.nan) if kind is np.float32 else np.ones((2, 60), kind)
-    assert unmixed_notes({"z": sites}) == ()
+    assert chain_notes({"z": sites}) == ()
 
 
 def test_few_independent_draws_of_many_coordinates_are_no_alarm():
@@ -127,7 +141,7 @@ def test_few_independent_draws_of_many_coordinates_are_no_alarm():
     rng = np.random.default_rng(0)
     for chains, draws, dim in ((1, 50, 300), (1, 99, 100), (2, 50, 300), (1, 100, 300)):
         for _ in range(20):
-            assert unmixed_notes({"z": {"a": rng.normal(size=(chains, draws, dim))}}) == ()
+            assert chain_notes({"z": {"a": rng.normal(size=(chains, draws, dim))}}) == ()
 
 
 def ordered(group, y):

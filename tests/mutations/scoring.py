@@ -48,7 +48,7 @@ def drowned_unnamed(patch):
 
 
 @mutation(
-    "Levels that few records told of are in no verdict.",
+    "Levels that little was told of are in no verdict.",
     "scoring/test_rounds.py::test_what_few_records_told_of_is_named",
     r"assert 0 == 1",
 )

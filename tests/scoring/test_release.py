@@ -195,7 +195,7 @@ def test_many_groups_at_a_small_budget_are_named(epsilon, drowned):
         lost = diagnostics.travelled > 3 * math.sqrt(32)
         # What has not arrived is named as that, and few of many groups as of few records.
         if drowned and not lost:
-            assert "noise doubles" in said or "few records told of theta" in said
+            assert "noise doubles" in said or "little was told of theta" in said
         else:
             assert "noise doubles" not in said
         assert lost <= drowned

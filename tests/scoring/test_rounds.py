@@ -440,9 +440,11 @@ def test_what_few_records_told_of_is_named(truth):
     found = at.verdicts(names, read)
     assert len(found) == 1
     said = found[0]
-    assert said.startswith("wide: few records told of level[0]: such intervals are 1.2 to 4")
-    assert "Merge rare categories" in said
-    assert beginning(said) == "wide: few records told of level[0]"
+    assert said.startswith("wide: little was told of level[0]: of a rare category or small group")
+    assert "Merge such" in said
+    # Of what every record speaks of, only a little of it.
+    assert "far larger values (scale that one), of the last terms of a basis" in said
+    assert beginning(said) == "wide: little was told of level[0]"
     # What no term reads is learned of the levels that were heard.
     assert "small groups are unlike large ones" in said
     assert "unlike" not in at.verdicts(names, [True] * 4)[-1]
@@ -453,15 +455,15 @@ def test_what_few_records_told_of_is_named(truth):
     assert alike._replace(signal=np.array([5.0, 4.5, 8.0, 0.4])).verdicts(names, read)
     both = at._replace(signal=np.ones(4)).verdicts(names, read)
     assert [beginning(each) for each in both] == [
-        "with care: few records told of beta",
-        "wide: few records told of level[0], …",
+        "with care: little was told of beta",
+        "wide: little was told of level[0], …",
     ]
     # Of an entry of a walk its neighbours tell.
     assert at.verdicts(names, read, Kind(walks=["level"])) == ()
-    # One verdict on a coordinate: that few records told of it, or that noise doubles it as it does
+    # One verdict on a coordinate: that little was told of it, or that noise doubles it as it does
     # others, or that it is untold.
     (few,) = at._replace(widened=np.array([1.0, 3.0, 1.0, 1.0])).verdicts(names, read)
-    assert few.startswith("wide: few records told of level[0]: ")
+    assert few.startswith("wide: little was told of level[0]: ")
     (wide,) = at._replace(widened=np.array([3.0, 3.0, 1.0, 1.0])).verdicts(names, read)
     assert wide.startswith("wide: privacy noise doubles intervals: those of beta, level[0]")
     (untold,) = at._replace(resolved=np.array([0.9, 0.1, 0.9, 0.9])).verdicts(names, read)

@@ -25,15 +25,11 @@ from numpyro_dp._quick_compile import lightly_jitted
 from numpyro_dp.accounting import Accountant, Relation
 from numpyro_dp.mcmc import DPNUTS, MCMC
 from numpyro_dp.mcmc.kernel import PrivateKernel
-from numpyro_dp.mcmc.report import unmixed_notes
+from numpyro_dp.mcmc.report import chain_notes
 from numpyro_dp.model.records import Public
-from numpyro_dp.scoring.kinds import WITH_CARE
 from numpyro_dp.scoring.release import LikelihoodRelease
 from numpyro_dp.scoring.released import ReleasedLikelihood
 from numpyro_dp.svi import DPSVI, VIPS
-
-# So many of NUTS's draws may diverge.
-_DIVERGENT = 0.01
 
 
 class Fitted(NamedTuple):
@@ -116,8 +112,8 @@ class _Released:
         at = released.located
         if self._sample is None:
             self._sample = self._compiled(released)
-        draws, divergent = self._sample(chain_key, at.design, at.response)
-        return Fitted(draws, (*released.diagnostics.verdicts, *_of_chain(draws, divergent)))
+        draws, diverging = self._sample(chain_key, at.design, at.response)
+        return Fitted(draws, (*released.diagnostics.verdicts, *_of_chain(draws, diverging)))
 
     def _compiled(self, first: ReleasedLikelihood) -> Callable[..., Any]:
         def sample(key: Any, design: Any, response: Any) -> tuple[dict, Any]:
@@ -177,8 +173,8 @@ class _Plain:
         if self._sample is None:
             self._sample = self._compiled(leaves, tree, moving)
         arrays = [leaf for leaf, moves in zip(leaves, moving, strict=True) if moves]
-        draws, divergent = self._sample(rng_key, arrays)
-        return Fitted(draws, _of_chain(draws, divergent))
+        draws, diverging = self._sample(rng_key, arrays)
+        return Fitted(draws, _of_chain(draws, diverging))
 
     def _compiled(self, leaves: list, tree: Any, moving: list[bool]) -> Callable[..., Any]:
         fixed = [None if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
@@ -195,7 +191,7 @@ class _Plain:
 def _chain(
     kernel: MCMCKernel, key: Any, settings: Settings, args: tuple, kwargs: dict
 ) -> tuple[dict[str, Any], Any]:
-    """One chain of NumPyro's driver, within a program: its draws and the share that diverged."""
+    """One chain of NumPyro's driver, within a program: its draws, and which of them diverged."""
     mcmc = numpyro.infer.MCMC(
         kernel,
         num_warmup=settings.num_warmup,
@@ -203,15 +199,13 @@ def _chain(
         progress_bar=False,
     )
     mcmc.run(key, *args, **kwargs)
-    diverging = mcmc.get_extra_fields().get("diverging", jnp.zeros(1))
-    return mcmc.get_samples(), jnp.mean(diverging.astype(float))
+    return mcmc.get_samples(), mcmc.get_extra_fields().get("diverging", jnp.zeros(1))
 
 
-def _of_chain(draws: dict[str, Any], divergent: Any) -> tuple[str, ...]:
-    """What a report says of a chain that stands still, and whether it diverged."""
-    stuck = tuple(note.text for note in unmixed_notes({"z": jax.tree.map(_as_one, draws)}))
-    diverged = f"{WITH_CARE}: NUTS diverged in more than 1 % of its draws"
-    return (*stuck, diverged) if divergent > _DIVERGENT else stuck
+def _of_chain(draws: dict[str, Any], diverging: Any) -> tuple[str, ...]:
+    """What a report says of a chain that stands still or diverged."""
+    states = {"z": jax.tree.map(_as_one, draws), "diverging": diverging}
+    return tuple(note.text for note in chain_notes(states))
 
 
 def _as_one(draws: Any) -> np.ndarray:

@@ -179,7 +179,7 @@ def test_of_several_gross_misses_the_one_that_warned_least_is_named():
     """Whoever read *with care* was told; a miss that called itself wide is what to know of."""
     z, said = GOOD.copy(), [()] * 40
     z[5, 8], z[17, 8] = 19.2, 11.4
-    said[5], said[17] = ("with care: the rounds disagree",), ("wide: few records told of s[2]",)
+    said[5], said[17] = ("with care: the rounds disagree",), ("wide: little was told of s[2]",)
     judgement = judged(z, shapes=SITES, verdicts=tuple(said)).judgement
     said = "intervals do not always hold: data set 17 lay 11.4 of its own sds off and said `wide`"
     assert judgement.startswith(f"{said} at worst: ")
