@@ -42,18 +42,8 @@ def made_up_scores(
     :param seed: of the positions and the records.
     """
     dim, rng = len(sd), np.random.default_rng(seed)
-    longest = max([s for each in model.structure.latents.values() for s in each.shape], default=2)
     sizes = choices(model.term, sorted(model.structure.latents)).sizes
-    count = _RECORDS * dim + 60
-
-    def made_up(place: int, leaf: Any) -> np.ndarray:
-        shape = (count, *leaf.shape[1:])
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            return rng.normal(size=shape).astype(leaf.dtype)
-        most = 2 if leaf.dtype == bool else sizes.get(place, max(longest, 2))
-        return rng.integers(0, most, shape).astype(leaf.dtype)
-
-    inputs = [made_up(place, leaf) for place, leaf in enumerate(model.layout.structs(1))]
+    inputs = made_up_inputs(model, _RECORDS * dim + 60, rng)
     latents = {n: jnp.zeros(s.shape, s.dtype) for n, s in model.structure.latents.items()}
     row, position = ravel_pytree(latents)
     first, second = (
@@ -75,6 +65,21 @@ def made_up_scores(
         ]
         found += scores(away, *given)
     return tuple(np.asarray(each, float) * sd for each in found)
+
+
+def made_up_inputs(model: PrivateModel, count: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Rows of every record array, of shape (count, ...); an index chooses among all entries."""
+    longest = max([s for each in model.structure.latents.values() for s in each.shape], default=2)
+    sizes = choices(model.term, sorted(model.structure.latents)).sizes
+
+    def made_up(place: int, leaf: Any) -> np.ndarray:
+        shape = (count, *leaf.shape[1:])
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            return rng.normal(size=shape).astype(leaf.dtype)
+        most = 2 if leaf.dtype == bool else sizes.get(place, max(longest, 2))
+        return rng.integers(0, most, shape).astype(leaf.dtype)
+
+    return [made_up(place, leaf) for place, leaf in enumerate(model.layout.structs(1))]
 
 
 def _times(far: float, leaf: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from numpyro_dp.execution.facts import assumed_public, sum_facts
 from numpyro_dp.execution.keys import as_typed_keys, folded
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Phase, planned_releases
+from numpyro_dp.families.interchangeable import require_entries_apart
 from numpyro_dp.families.one_gaussian import (
     has_cases,
     require_components_apart,
@@ -254,6 +255,8 @@ def bound_release(
                 "reads none. Condition the observed site on what is to be learnt"
             )
     statistic = record_statistic(model, len(prior.sd))
+    if adaptation is None:
+        require_entries_apart(model)
     signal = math.sqrt(adaptation or 1) / calibrate(GaussianDpEvent, privacy, relation)
     expected = forecast(
         num_records=model.num_records,
