@@ -59,11 +59,12 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
         low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
         spread = (high - low) / _QUARTILES
         without = ~((np.abs(middle) + spread < _LARGEST) & (spread > 0))
+    latents = sorted(model.structure.latents.items())
+    sites = np.repeat(np.arange(len(latents)), [struct.size for _, struct in latents])
     if without.any():
-        sizes = [(name, struct.size) for name, struct in sorted(model.structure.latents.items())]
-        sites = np.repeat([name for name, _ in sizes], [size for _, size in sizes])
+        named = [latents[k][0] for k in np.unique(sites[without])]
         raise UnsupportedModelError(
-            f"the prior of {quoted(dict.fromkeys(sites[without]))} has no spread that a number "
+            f"the prior of {quoted(named)} has no spread that a number "
             "holds: half of its draws, or more, are too large, too small or all alike. Give it a "
             "proper prior on the scale of the answer; what exponentiates, such as "
             "`OrderedTransform`, `ExpTransform` or `LogNormal`, takes logarithms, not hundreds"
@@ -72,7 +73,8 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
     # Normal(0, 100) at log odds of -2 to 1, where outcomes tell a quarter of what they do at 0.
     # Not at nought itself: there what is multiplied by others is told of nothing.
     nought = np.abs(middle) < _NOUGHT * spread
-    return PriorMoments(np.where(nought, middle / np.maximum(spread, 1), middle), spread)
+    mean = np.where(nought, middle / np.maximum(spread, 1), middle)
+    return PriorMoments(mean, spread, sites=sites)
 
 
 def steepness(model: PrivateModel, prior: PriorMoments) -> np.ndarray:
@@ -161,13 +163,27 @@ def heard_directions(
     dim, number = len(prior.sd), len(silent)
     if not number:
         entries = None if meetings is None else Entries(*meetings, np.eye(dim), np.arange(dim))
-        return every_direction(dim), prior._replace(entries=entries)
+        sites = _compared(prior.sites, entries)
+        return every_direction(dim), prior._replace(entries=entries, sites=sites)
     # The rows after the first span what these leave; coordinates that these do not touch stay.
     basis = np.linalg.qr(silent.T, mode="complete")[0][:, number:]
     untold = prior.sd[:, None] * (silent.T @ silent) * prior.sd
     found = Directions(prior.mean, prior.sd[:, None] * basis, basis.T / prior.sd, untold)
     entries = None if meetings is None else _without(meetings, silent, basis)
-    return found, PriorMoments(np.zeros(dim - number), np.ones(dim - number), entries)
+    latents = np.argmax(np.abs(basis), axis=0) if entries is None else entries.latents
+    sites = None if prior.sites is None else _compared(prior.sites[latents], entries)
+    return found, PriorMoments(np.zeros(dim - number), np.ones(dim - number), entries, sites)
+
+
+def _compared(sites: Vector | None, entries: Entries | None) -> Vector | None:
+    """Sites whose entries are compared in :func:`~numpyro_dp.scoring.information.held`.
+
+    Groups' effects, which are whitened as each other, are each a site of its own.
+    """
+    if sites is None or entries is None:
+        return sites
+    groups = np.bincount(entries.alike)[entries.alike] > 1
+    return np.where(groups, len(sites) + np.arange(len(sites)), sites)
 
 
 def _without(meetings: Meetings, silent: Matrix, basis: Matrix) -> Entries:

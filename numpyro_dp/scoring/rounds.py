@@ -23,6 +23,7 @@ from numpyro_dp.scoring.information import (
     Vector,
     column,
     fitted_information,
+    held,
     pattern,
     shrunk,
     symmetric,
@@ -50,11 +51,14 @@ class PriorMoments(NamedTuple):
 
     - **mean**, **sd**: of unconstrained coordinates, shape (dim,).
     - **entries**: which of the information may be told; ``None`` if all.
+    - **sites**: a number for each, the same of those of a latent, groups' effects apart; ``None``
+      where all are of one. Of the coordinates w, where there are **entries**.
     """
 
     mean: Vector
     sd: Vector
     entries: Entries | None = None
+    sites: Vector | None = None
 
     @property
     def precision(self) -> Matrix:
@@ -183,6 +187,8 @@ def next_settings(
         loosely = min(1.0, typical**2 / bound)
         suggested = found.prior - prior.precision
         information = prior.entries.evened(information, suggested, found.signal, loosely)
+    of = None if prior.entries is None else prior.entries.of
+    information = held(information, last.whitening, found.signal, prior.sd, prior.sites, of)
     whitening = inv(cholesky(information + prior.precision))
     return RoundSettings(found.to, whitening, precision, clip_norm, bound)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpyro_dp.accounting.events import ComposedDpEvent
 from numpyro_dp.mcmc import nuts_loop, report
 from numpyro_dp.model.guided import chosen_outcomes, outcomes, own_samples
-from numpyro_dp.scoring import release, released, statistic, verdicts
+from numpyro_dp.scoring import release, released, rounds, statistic, verdicts
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from tests.mutations.registry import mutation
 
@@ -55,6 +55,16 @@ def drowned_unnamed(patch):
 def few_records_unnamed(patch):
     patch.setattr(verdicts, "FAINT", 0.0)
     patch.setattr(verdicts, "_LEVELS", 0.0)
+
+
+@mutation(
+    "Records of a rare level are cut more in each round.",
+    "scoring/test_release.py::test_rare_levels_are_not_cut_more_in_each_round",
+    r"2\.6, 4\.5",
+    fresh=True,
+)
+def levels_whitened_with_what_is_told(patch):
+    patch.setattr(rounds, "held", lambda information, *others: information)
 
 
 @mutation(

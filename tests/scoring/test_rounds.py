@@ -12,6 +12,7 @@ from numpyro_dp.scoring.forecast import geometric_shares, histogram_share
 from numpyro_dp.scoring.information import (
     Entries,
     fitted_information,
+    held,
     pattern,
     weighted_information,
 )
@@ -299,6 +300,27 @@ def test_small_groups_are_whitened_as_others_once_they_are_heard():
     # But groups are no farther apart than they suggest, nor nearer than is told of them.
     np.testing.assert_allclose(evened(near, unheard, 1.0), [104, 84, 64, 4, 500])
     np.testing.assert_allclose(evened(1e6 * near, unheard, 1.0), [115, 95, 75, 15, 500])
+
+
+def test_a_rare_level_is_whitened_with_no_less_than_before_once_it_is_heard():
+    """The second of three: others' fell to 1, so that .8 of its 20 are kept, and not 8."""
+    heard, sites = np.full(3, 20.0), np.array([0, 1, 0])
+
+    def whitened_with(was, now, signal=heard, sites=None, sd=1.0):
+        whitening = np.linalg.inv(np.linalg.cholesky(np.diag(was)))
+        return np.diag(held(np.diag(now), whitening, signal, np.full(3, sd), sites))
+
+    was, now = [100.0, 20.0, 100.0], [100.0, 8.0, 100.0]
+    np.testing.assert_allclose(whitened_with(was, now), [100, 16, 100])
+    np.testing.assert_allclose(whitened_with(was, now, sd=7.0), [100, 16, 100])
+    np.testing.assert_allclose(whitened_with(was, now, np.array([20, 1.5, 20])), [100, 12, 100])
+    # Noise is followed, and so is what other latents' entries have nothing to do with.
+    np.testing.assert_allclose(whitened_with(was, now, np.zeros(3)), now)
+    np.testing.assert_allclose(whitened_with(was, now, sites=sites), now)
+    # So is a column that is so far below the others that it has units of its own.
+    np.testing.assert_allclose(whitened_with([1e6, 20, 1e6], [1e6, 8, 1e6]), [1e6, 8, 1e6])
+    # Where all fall alike it is nobody's records that are cut.
+    np.testing.assert_allclose(whitened_with(was, [40, 8, 40]), [40, 8, 40])
 
 
 @pytest.mark.parametrize("spread", [0.3, 3.0])
