@@ -27,7 +27,7 @@ class Kind(NamedTuple):
     """What verdicts hang on beside the released numbers; public.
 
     - **mixture**: whether components may trade places; **apart**: whether their priors are too far
-      apart for that.
+      apart for that; **nearness**: in what they are not, in words.
     - **unlike**: sites whose law reads another outcome that is not drawn with them.
     - **partial**: arrays that are read of those records alone who are asked **asked**.
     - **quantile**: sites of an asymmetric Laplace law.
@@ -39,6 +39,7 @@ class Kind(NamedTuple):
 
     mixture: bool = False
     apart: bool = False
+    nearness: str = ""
     unlike: Sequence[str] = ()
     partial: Sequence[str] = ()
     asked: Sequence[str] = ()
@@ -55,8 +56,8 @@ def foretold(kind: Kind) -> tuple[str, ...]:
         (
             kind.mixture and not kind.apart,
             f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, "
-            "which no number here tells: before records are spent on one, ndp.coverage tries "
-            f"it on records made up from the model. {APART}",
+            f"which no number here tells{kind.nearness and f' ({kind.nearness})'}: before records "
+            f"are spent on one, ndp.coverage tries it on records made up from the model. {APART}",
         ),
         (
             bool(kind.unlike),

@@ -151,9 +151,11 @@ def kind_of(model: PrivateModel) -> Kind:
     mixture = has_free_shares(model)
     chosen = chosen_of(model)
     arrays = sorted({_entry_name(model.layout.arrays[i], e) for i, e in chosen.partial})
+    near = _nearness(model) if mixture else {}
     return Kind(
         mixture=mixture,
-        apart=mixture and overlap(model) < APART_BELOW and blurred(model) < MOST_BLURRED,
+        apart=mixture and not near,
+        nearness="; ".join(text.format(share) for text, share in near.items() if share == share),
         unlike=() if chosen.places else chosen.told,
         partial=arrays,
         asked=chosen.asked,
@@ -163,6 +165,19 @@ def kind_of(model: PrivateModel) -> Kind:
         classes=of_classes(model),
         dispersed=may_scatter(model),
     )
+
+
+def _nearness(model: PrivateModel) -> dict[str, float]:
+    """In what components of a mixture are not apart, with a share; NaN where it is not known."""
+    swapped, close = overlap(model), blurred(model)
+    found = {}
+    if not swapped < APART_BELOW:
+        found["of pairs of its prior's draws {:.1%} put two components the other way round"] = (
+            swapped
+        )
+    if not close < MOST_BLURRED:
+        found["in {:.0%} of its prior's draws two lie closer than two of their own sds"] = close
+    return found
 
 
 def _entry_name(array: ArrayLeaf, entry: int) -> str:

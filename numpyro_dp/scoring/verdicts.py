@@ -67,7 +67,7 @@ _NEARER = (
 _TAILS = (
     "Amounts or counts of heavier tails than the family's are cut elsewhere in each round, so that "
     "scales come out too small, and slopes with them: take the logarithm of what is never "
-    "negative, StudentT(4, …) for Normal, NegativeBinomial2 for Poisson"
+    "negative (LogNormal for Gamma), StudentT(4, …) for Normal, NegativeBinomial2 for Poisson"
 )
 _FAR_OUT = (
     "Or the truth may lie so far out in a fixed prior that no round found it: widen that to the "
@@ -176,9 +176,10 @@ class Located(NamedTuple):
             f"{WITH_CARE}: the records do not fit the model: {', and '.join(told)}, as from a "
             "wrong family or a few far outcomes. Scales, rates and slopes may be off by more than "
             "the intervals say. Take a family with heavier tails (StudentT(4, …) for Normal, of a "
-            "logarithm too, its degrees of freedom fixed; NegativeBinomial2 for Poisson), or the "
-            "input that is missing. Where priors are many times wider than the answer, narrow "
-            "those first: groups whose place the rounds have not found look like outliers"
+            "logarithm too, its degrees of freedom fixed; LogNormal for Gamma; NegativeBinomial2 "
+            "for Poisson), or the input that is missing. Where priors are many times wider than "
+            "the answer, narrow those first: groups whose place the rounds have not found look "
+            "like outliers"
         )
 
     def _disagree(self, kind: Kind) -> str:
@@ -363,10 +364,11 @@ class Located(NamedTuple):
             learned = "" if _heard(names, read).all() else _LEARNED
             found.append(
                 f"{WIDE}: little was {TOLD_OF} {listed(levels)}: of a rare category or small group "
-                "such intervals are 1.2 to 4 times as wide as NUTS's, and a truth far out in the "
-                f"prior is pulled to its middle.{learned} Merge such, or give more privacy budget "
-                "or records. Of what all records tell the intervals are nearly NUTS's: of a column "
-                "beside one of far larger values (scale that one), of the last terms of a basis"
+                "such intervals are 1.2 to 6 times as wide as NUTS's, at most as the prior, and a "
+                f"truth far out in it is pulled to its middle.{learned} Merge such, narrow a prior "
+                "that is wider than what is known, or give more privacy budget or records. Of what "
+                "all records tell the intervals are nearly NUTS's: of a column beside one of far "
+                "larger values (scale that one), of the last terms of a basis"
             )
         if drowned.any():
             alone = (drowned & ~several).any() and kind.dispersed

@@ -109,14 +109,24 @@ class Verdict:
         told += [lay.format(k, worst[k]) + f"said `{notes[k]}` at worst" for k in noted[:1]]
         return ", ".join(told)
 
+    def _missing_most(self) -> list[int]:
+        """Where intervals held too rarely, data sets by how many truths they missed."""
+        held = self.fitted.holds(self.truths)[self._kept]
+        if not len(held) or not Share.of(held, self.level).too_rare(self.level):
+            return []
+        order = np.argsort(held.mean(1), kind="stable")
+        return [self._kept[k] for k in order if not held[k].all()]
+
     def far_off(self, names: Sequence[str], reference: Posteriors | None, called: str) -> list[str]:
         """Data sets with a truth far off, a line each: what was said, was true, and was found.
+
+        Where none lies far off and intervals held too rarely, those that missed most.
 
         :param names: of the coordinates.
         :param reference: posteriors on the same data sets, of a method ``called`` so.
         """
         notes, worst, lines = self.fitted.notes, self._distances.worst, []
-        for k in self._distances.named(self._kept)[:SHOWN]:
+        for k in (self._distances.named(self._kept) or self._missing_most())[:SHOWN]:
             off = self._distances.off[k]
             said = "nothing" if notes[k] == NOTHING else f"`{notes[k]}`"
             beside = ""

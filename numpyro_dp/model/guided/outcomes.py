@@ -132,6 +132,14 @@ SCORING = Asker(
 )
 
 
+# A plain clip asks nothing, and put the shape of a right-censored Weibull law 3 to 30 of its own
+# sds off: no way out.
+_CENSORED = (
+    "where only a time and a flag are known, write a law of both, which says how people are lost, "
+    "too (docs/howto/models-by-name.md, survival)"
+)
+
+
 class _OneRecord(NamedTuple):
     """A model about to be run on one record, with other outcomes than those observed."""
 
@@ -176,7 +184,7 @@ class _OneRecord(NamedTuple):
         """Refuse sites whose draws are not of their density."""
         found = self._sites_of(values, arrays, random.key(0))
         for name in self.sites:
-            require_own_samples(found[name], *self.asker)
+            require_own_samples(found[name], self.asker.name, _CENSORED)
 
     def _sites_of(self, values: Any, arrays: list[Any], key: jax.Array) -> Trace:
         arguments = self.layout.fill(arrays)

@@ -188,3 +188,15 @@ def test_arviz_gets_truths_and_their_ranks(found):
     assert data.prior["scale"].shape == (1, DATASETS)
     assert float(data.prior_sbc["w"].min()) > 0
     assert data.prior.attrs["method"] == "Halved"
+
+
+def test_data_sets_that_missed_most_are_named_where_intervals_hold_too_rarely():
+    rng = np.random.default_rng(1)
+    truths = rng.normal(size=(20, 3))
+    narrow, right = made(rng, truths, 0.6), made(rng, truths)
+    text = str(CoverageResult("Narrow", 0.95, 1_000, SHAPES, truths, narrow))
+    assert "hold the truth too rarely" in text
+    most = int(np.argmin(narrow.holds(truths).mean(1)))
+    assert f"data set {most}, which said nothing, lay " in text
+    assert text.count("truths missed most: ") == 3
+    assert "missed most" not in str(CoverageResult("Right", 0.95, 1_000, SHAPES, truths, right))
