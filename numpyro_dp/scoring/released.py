@@ -170,14 +170,11 @@ def kind_of(model: PrivateModel) -> Kind:
 def _nearness(model: PrivateModel) -> dict[str, float]:
     """In what components of a mixture are not apart, with a share; NaN where it is not known."""
     swapped, close = overlap(model), blurred(model)
-    found = {}
-    if not swapped < APART_BELOW:
-        found["of pairs of its prior's draws {:.1%} put two components the other way round"] = (
-            swapped
-        )
-    if not close < MOST_BLURRED:
-        found["in {:.0%} of its prior's draws two lie closer than two of their own sds"] = close
-    return found
+    told = (
+        ("{:.1%} of pairs of its prior's draws swap two components", swapped, APART_BELOW),
+        ("in {:.0%} of its prior's draws two lie within two of their own sds", close, MOST_BLURRED),
+    )
+    return {text: share for text, share, most in told if not share < most}
 
 
 def _entry_name(array: ArrayLeaf, entry: int) -> str:
