@@ -44,8 +44,9 @@ def require_entries_apart(model: PrivateModel) -> None:
             f"entries of latents {quoted(units)} may trade places, as the units of a network: two "
             "of them exchanged in all of these leave every record's likelihood and the prior as "
             "they are, so that no score tells one from the other where the rounds begin, and one "
-            "Gaussian holds none of the modes. Use `DPSVI` begun at a draw of the prior (the "
-            "tutorial on neural networks), or give each entry a prior centre of its own"
+            "Gaussian holds none of the modes. Use `DPSVI` with `optim` and `clip_norm`, begun at "
+            "a draw of the prior (docs/tutorials/neural-net.md), or give each entry a prior centre "
+            "of its own"
         )
 
 

@@ -27,6 +27,9 @@ from numpyro_dp.scoring.statistic import FAR
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
 _DISAGREEMENT, TRAVEL, _MISFIT = 1.5, 3.0, 1.5
+# Roots of the dimension that a last step went: 1.5 to 2.4 where a slope lay 1 to 4 of its own sds
+# off (40 groups beside a column in years), .1 to .9 of others (thirteen models of newcomers).
+_LATE = 1.2
 # More records far out than the model expects are named where noise explains no more than one in
 # some hundred releases, and where they are so large a share that scales and rates show it.
 _SURE, _STRAYS = 2.5, 0.006
@@ -219,6 +222,12 @@ class Located(NamedTuple):
                 f"{_NEARER}",
             ),
             (self.arrived and self.disagreement > self._usual, self._disagree(kind)),
+            (
+                self.arrived and self.travelled > _LATE * math.sqrt(len(self.mean)),
+                f"{WITH_CARE}: hardly arrived: the last step still went {self.travelled:.1f} sds "
+                f"of the posterior{self._farthest(names)}; what hangs together, as a slope of all "
+                f"and groups' effects, may be off by several of its own. {_NEARER}",
+            ),
             *((True, text) for text in foretold(kind)),
             (
                 not self.checked,
@@ -266,8 +275,7 @@ class Located(NamedTuple):
         :param thus: what follows of it; by default that intervals are the prior's.
         """
         heard = _heard(names, read)
-        # What is not a number tells nothing either.
-        weak = [names[k] for k in np.flatnonzero(heard & ~(self.resolved >= TOLD))]
+        weak = [names[k] for k in np.flatnonzero(heard & ~(self.resolved >= TOLD))]  # NaN, too.
         most = float(np.max(self.resolved, where=heard, initial=0.0))
         if not weak and most >= _MUCH:
             return ()
@@ -291,8 +299,8 @@ class Located(NamedTuple):
             # Rare categories are a few among others; all are missed where the scale is wrong.
             return (f"{found}. {other_scale}",)
         them = "them" if len(weak) > 1 else "it"
-        merge = "merge rare categories and small groups (last terms of a basis may stay)"
-        return (f"{found}. Few records may tell of {them}: {merge}. {far_out}",)
+        merge = f"{them}: merge rare categories and small groups (last terms of a basis may stay)"
+        return (f"{found}. Few records may tell of {merge}. {far_out}",)
 
     def _farthest(self, names: Sequence[str]) -> str:
         """Which coordinates moved most, of which the priors may be the cause."""
@@ -366,16 +374,17 @@ class Located(NamedTuple):
                 f"{WIDE}: little was {TOLD_OF} {listed(levels)}: of a rare category or small group "
                 "such intervals are 1.2 to 6 times as wide as NUTS's, at most as the prior, and a "
                 f"truth far out in it is pulled to its middle.{learned} Merge such, narrow a prior "
-                "that is wider than what is known, or give more privacy budget or records. Of what "
-                "all records tell the intervals are nearly NUTS's: of a column beside one of far "
-                "larger values (scale that one), of the last terms of a basis"
+                "that is wider than what is known, or give more privacy budget or records. Columns "
+                "beside one of far larger values (scale that one) and the last terms of a basis "
+                "are named too, and mostly hardly wider than NUTS's"
             )
         if drowned.any():
             alone = (drowned & ~several).any() and kind.dispersed
             skewed = "; that of a dispersion, if one is named, may be off instead" if alone else ""
             found.append(
                 f"{WIDE}: privacy noise doubles intervals: those of {counted(names, drowned)} are "
-                f"about twice as wide as the records' own, or wider{skewed}. Take fewer "
+                "about twice as wide as the records' own, or wider, before a prior or groups' law "
+                f"narrows them{skewed}. Take fewer "
                 "coordinates (merge small groups and rare categories), priors on the scale of the "
                 "answer, or more privacy budget or records"
             )

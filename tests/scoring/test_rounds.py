@@ -350,6 +350,19 @@ def test_a_posterior_not_arrived_at_is_named(truth):
     assert f"standard deviations, farthest of {farthest}" in first
 
 
+def test_rounds_that_were_still_on_their_way_are_named(truth):
+    """Between 1.2 and 3 roots of the dimension, here 2; below, a step is what noise makes it."""
+    at = located(quadratic(truth, 2.0), PRIOR, RECORDS)._replace(signal=np.full(4, 20.0))
+    moved = np.array([0.4, 2.0, 1.2, 0.3])
+    (said,) = at._replace(travelled=2.5, moved=moved).verdicts("abcd")
+    assert said.startswith("with care: hardly arrived: the last step still went 2.5 sds")
+    assert ", farthest of b, c; " in said
+    assert "centre inputs" in said
+    assert at._replace(travelled=2.3).verdicts("abcd") == ()
+    (gone,) = at._replace(travelled=6.1).verdicts("abcd")
+    assert gone.startswith("do not use: not arrived")
+
+
 def test_what_no_round_heard_of_is_named(truth):
     """A column of zeros, as of a level that no record has: its interval is the prior's."""
     information, mode = truth
@@ -465,7 +478,7 @@ def test_what_few_records_told_of_is_named(truth):
     assert said.startswith("wide: little was told of level[0]: of a rare category or small group")
     assert "Merge such" in said
     # Of what every record speaks of, only a little of it.
-    assert "far larger values (scale that one), of the last terms of a basis" in said
+    assert "far larger values (scale that one) and the last terms of a basis are named" in said
     assert beginning(said) == "wide: little was told of level[0]"
     # What no term reads is learned of the levels that were heard.
     assert "small groups are unlike large ones" in said
