@@ -27,7 +27,7 @@ from numpyro_dp.scoring.statistic import FAR
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
 _DISAGREEMENT, TRAVEL, _MISFIT = 1.5, 3.0, 1.5
-# Roots of the dimension that a last step went: 1.5 to 2.4 where a slope lay 1 to 4 of its own sds
+# Roots of the dimension that a last step went: 1.5 to 2.4 where a slope lay up to 4 of its own sds
 # off (40 groups beside a column in years), .1 to .9 of others (thirteen models of newcomers).
 _LATE = 1.2
 # More records far out than the model expects are named where noise explains no more than one in
