@@ -54,7 +54,8 @@ def require_entries_apart(model: PrivateModel) -> None:
 def interchangeable(model: PrivateModel) -> tuple[str, ...]:
     """Two or more latents in which exchanging two entries at once changes nothing, by name.
 
-    :returns: the first such set; empty where there is none, or too many ways to try.
+    :returns: the first such set; empty where there is none, too many ways to try, or some made-up
+        record that is impossible, as a sequence may be.
     """
     ways = _ways(model)
     if not ways or not model.layout.arrays:
@@ -63,12 +64,14 @@ def interchangeable(model: PrivateModel) -> tuple[str, ...]:
     exchanges = [{}, *({name: axis} for name, axis in alone), *ways]
     inputs = made_up_inputs(model, _RECORDS, np.random.default_rng(0))
     terms, priors = (np.asarray(x, float) for x in _told(model, exchanges, inputs))
+    if not (np.isfinite(terms).all() and np.isfinite(priors).all()):
+        return ()
     changed = np.max(np.abs(terms - terms[:, :1]), axis=(0, 2))
     changed += np.max(np.abs(priors - priors[:, :1]), axis=0)
     by_itself = dict(zip(alone, changed[1:], strict=False))
     for way, joint in zip(ways, changed[1 + len(alone) :], strict=True):
         least = min(by_itself[each] for each in way.items())
-        if np.isfinite(terms).all() and joint < _NONE * least:
+        if joint < _NONE * least:
             return tuple(sorted(way))
     return ()
 
