@@ -40,8 +40,8 @@ _RARE = (
 # Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
 _ROUNDS = ((100.0, 14), (5.0, 12), (0.0, 8))
 
-# Of the squared privacy loss, for the histogram that gives the first clip norm: so much, and more
-# where a bin's noise would be more than a tenth of the records.
+# Of the squared privacy loss, for the histogram that gives the first clip norm and coordinates: so
+# much, and more where noise would be more than a tenth of the records.
 _HISTOGRAM, _MOST_HISTOGRAM, _TENTH = 0.04, 0.25, 10.0
 
 

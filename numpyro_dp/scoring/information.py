@@ -20,11 +20,8 @@ _FLOOR, _LEAST_TARGET = 0.02, 0.02
 _LEAST = 0.5
 # Of what is told of a group over its noise, up to where it may be noise, and from where it is not.
 _UNHEARD, _HEARD = 2.0, 5.0
-# A rare level is whitened with no less than before if told so many sds of its noise, and one part
-# in so many of what its latent's others were. Levels of 62 to 156 among 2,600 records became 2.1 to
-# 2.5 times as wide as NUTS's in place of 7 and 10, and nothing else wider; with one part in 100, or
-# all coordinates held alike, natural units and discriminations of items became a third wider.
-_HELD, _OWN_UNITS = 3.0, 30.0
+# A rare level may have been cut to one part in so many.
+_TIMES = 4.0
 # Fewer groups suggest nothing of each other.
 _SEVERAL = 4
 
@@ -150,37 +147,40 @@ def pattern(entries: Entries | None, whitening: Matrix) -> Pattern:
 
 def held(
     information: Matrix,
-    whitening: Matrix,
-    signal: Vector,
+    least: Vector,
+    told: Vector,
     sd: Vector,
     sites: Vector | None = None,
     of: Matrix | None = None,
 ) -> Matrix:
-    """What to whiten with, of a rare level no less than the last round did.
+    """What to whiten with, of a rare level no less than its records' number says.
 
     A tight clip cuts records that are like few others, as of a rare category, and what they tell.
     Whitened with what is told, their scores would be larger in each round than in the last, and cut
-    the more, without end. So it falls with the others alone, if it is heard; not where all of its
-    latent falls, nor where it is so far below these that it has units of its own.
+    the more, without end. How rare they are was told before anything was clipped.
 
     :param information: in the coordinates that rounds ask in, shape (dim, dim).
-    :param whitening: of the last round, shape (dim, dim).
-    :param signal: of each w, over its noise, shape (dim,).
+    :param least: of each w, of what its latent's others are told on average, shape (dim,).
+    :param told: of each w, with noise, shape (dim,): so many times as much may be cut, and what is
+        less is in other units.
     :param sd: of the prior, in the coordinates that rounds ask in, shape (dim,).
     :param sites: a number for each w, the same of those of a latent; by default all are of one.
     :param of: w of the coordinates, as in :class:`Entries`; by default these themselves.
     """
     of = np.eye(len(sd)) if of is None else of
-    sites = np.zeros(len(sd), int) if sites is None else sites
-    back, before = inv(of), inv(whitening)
-    was, now = (np.diag(back.T @ each @ back) for each in (before @ before.T, information))
+    back = inv(of)
+    now = np.diag(back.T @ information @ back)
     # As one prior has it, entries of a latent are in the same units.
     unit = np.diag((of * sd**2) @ of.T)
-    mean = (np.bincount(sites, now * unit) / np.maximum(np.bincount(sites), 1))[sites] / unit
-    fallen = min(1.0, float(np.mean(now / was)))
-    kept = fallen * was * np.minimum(1, _OWN_UNITS * was / mean)
-    lacking = np.maximum(np.minimum(kept, mean / 2) - now, 0) * np.clip(signal / _HELD, 0, 1)
+    kept = np.minimum(least * site_means(now * unit, sites) / unit, _TIMES * told)
+    lacking = np.maximum(kept - now, 0)
     return information + (of.T * lacking) @ of
+
+
+def site_means(numbers: Vector, sites: Vector | None = None) -> Vector:
+    """Of each number the mean of those of its latent, shape (dim,)."""
+    sites = np.zeros(len(numbers), int) if sites is None else sites
+    return (np.bincount(sites, numbers) / np.maximum(np.bincount(sites), 1))[sites]
 
 
 class Estimate(NamedTuple):

@@ -38,7 +38,6 @@ from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.prior import every_direction, heard_directions, prior_moments
 from numpyro_dp.scoring.released import ReleasedLikelihood, kind_of, verdicts_of
 from numpyro_dp.scoring.statistic import (
-    BINS,
     record_statistic,
     unravelled,
 )
@@ -75,13 +74,13 @@ class LikelihoodRelease:
         :class:`~numpyro_dp.MCMC`; ``False`` is reproducible from the caller's key and conditional.
     :raises ValueError: for arguments out of range.
 
-    **Privacy.** Released: a noisy histogram of the sizes of records' scores, and for each round a
-    noisy sum over all records of one vector (score, information, two squares, whether it is far
-    out) of norm at most 1. Mechanism: Gaussian, every record in every round; sensitivity 1 under
-    zero-out and 2 under replace-one; event: one Gaussian for the histogram and one for each round,
-    composed, and the total variation of tables. Positions, coordinates and clip norms of a round
-    are functions of earlier releases. Under add/remove it is refused: the number of records is in
-    every formula.
+    **Privacy.** Released: a noisy histogram of the sizes of records' scores, in one sum with how
+    these divide over latents, and for each round a noisy sum over all records of one vector (score,
+    information, two squares, whether it is far out); each vector of norm at most 1. Mechanism:
+    Gaussian, every record in every round; sensitivity 1 under zero-out and 2 under replace-one;
+    event: one Gaussian for the histogram and one for each round, composed, and the total variation
+    of tables. Positions, coordinates and clip norms of a round are functions of earlier releases.
+    Under add/remove it is refused: the number of records is in every formula.
     Outcomes that are drawn come from the caller's key: public randomness, on which nothing rests.
 
     **References.** scoring.md; for one-step estimators Le Cam (1956); for clipping by whitened
@@ -254,7 +253,7 @@ def bound_release(
                 f"no record of plate `{model.plate}` tells anything of a latent: its likelihood "
                 "reads none. Condition the observed site on what is to be learnt"
             )
-    statistic = record_statistic(model, len(prior.sd))
+    statistic = record_statistic(model, prior.alike)
     if adaptation is None:
         require_entries_apart(model)
     signal = math.sqrt(adaptation or 1) / calibrate(GaussianDpEvent, privacy, relation)
@@ -275,7 +274,7 @@ def bound_release(
     shares = geometric_shares(expected.num_rounds, histogram, ratio)
     plan = planned_releases(
         phases=(
-            Phase("sizes of scores", BINS, 1.0, (histogram,)),
+            Phase("sizes of scores", statistic.sizes_told, 1.0, (histogram,)),
             Phase("scores and information", statistic.numbers, 1.0, shares),
         ),
         # With shares that add up to 1, n releases of average noise √n/μ have the signal μ.

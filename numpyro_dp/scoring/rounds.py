@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.linalg import cholesky, eigh, inv, norm, solve
-from scipy.optimize import brentq
+from numpy.linalg import cholesky, inv, norm, solve
 
+from numpyro_dp.scoring.damping import damped
 from numpyro_dp.scoring.information import (
     Entries,
     Matrix,
@@ -65,6 +65,11 @@ class PriorMoments(NamedTuple):
         """As a matrix, shape (dim, dim)."""
         return np.diag(self.sd**-2.0)
 
+    @property
+    def alike(self) -> Vector:
+        """A number for each w, the same of those of which records tell alike, as of groups."""
+        return np.arange(len(self.sd)) if self.entries is None else self.entries.alike
+
 
 class Law(NamedTuple):
     """A normal law of the coordinates: **mean**, shape (dim,), and **precision**, (dim, dim)."""
@@ -82,6 +87,8 @@ class RoundSettings(NamedTuple):
     - **clip_norm**: C, bound on a record's whitened score.
     - **information_bound**: bound on a record's whitened information (Frobenius).
     - **clear**: whether the clip norm is no guess; of a first round it may be.
+    - **least**: of a first round that is no guess, that of
+      :func:`~numpyro_dp.scoring.information.held`.
     """
 
     u: Vector
@@ -90,6 +97,7 @@ class RoundSettings(NamedTuple):
     clip_norm: float
     information_bound: float
     clear: bool = True
+    least: Vector | None = None
 
 
 class Round(NamedTuple):
@@ -128,6 +136,7 @@ class Pooled(NamedTuple):
       noise, and that of drawing records.
     - **information_sd**: noise left in an entry of A.
     - **signal**: information on each coordinate, the others being known, over its noise.
+    - **told**: the same with its noise, in units of the coordinate.
     - **unresolved**: whether A tells from its target nothing but noise.
     - **middle**: average position of the rounds.
     - **weights**: of the rounds; **curvature**: their allowance for a score that bends.
@@ -144,6 +153,7 @@ class Pooled(NamedTuple):
     tail_sd: float
     information_sd: float
     signal: Vector
+    told: Vector
     unresolved: bool
     middle: Vector
     weights: Vector
@@ -181,27 +191,30 @@ def next_settings(
     bound = min(max(bound, clip_norm * typical), _LOOSEST * clip_norm * typical)
     # A tighter clip takes so much of the information. Whitened with what is left, each round's
     # scores would be larger than the last's, and clipped the more.
-    information = (found.total - found.prior) / min(1.0, clip_norm / typical)
+    cut = min(1.0, clip_norm / typical)
+    information = (found.total - found.prior) / cut
     precision = information + prior.precision
     if prior.entries is not None:
         loosely = min(1.0, typical**2 / bound)
         suggested = found.prior - prior.precision
         information = prior.entries.evened(information, suggested, found.signal, loosely)
     of = None if prior.entries is None else prior.entries.of
-    information = held(information, last.whitening, found.signal, prior.sd, prior.sites, of)
+    if (least := rounds[0].at.least) is not None:
+        information = held(information, least, found.told / cut, prior.sd, prior.sites, of)
     whitening = inv(cholesky(information + prior.precision))
     return RoundSettings(found.to, whitening, precision, clip_norm, bound)
 
 
 class _Step(NamedTuple):
     """Where a step leads **to**, the **total** precision there, what of it is **prior**, and the
-    rounds' **misfit** and **signal**."""
+    rounds' **misfit**, **signal** and what they **told** of each w, noise and all."""
 
     to: Vector
     total: Matrix
     prior: Matrix
     misfit: float
     signal: Vector
+    told: Vector
 
 
 def _stepped(
@@ -229,8 +242,8 @@ def _stepped(
     # how far.
     length = math.sqrt(step @ total @ step / num_records)
     step *= min(1.0, 1 / max(length, 1e-12))
-    step = _damped(step, total, prior.sd, _farthest(rounds, prior.sd))
-    return _Step(last.u + step, total, law.precision, pooled.misfit, pooled.signal)
+    step = damped(step, total, prior.sd, _farthest(rounds, prior.sd))
+    return _Step(last.u + step, total, law.precision, pooled.misfit, pooled.signal, pooled.told)
 
 
 def _drawn_together(entries: Entries, prior: PriorMoments, mean: Vector, covariance: Matrix) -> Law:
@@ -256,30 +269,6 @@ def _farthest(rounds: Sequence[Round], sd: Vector) -> float:
         else:
             farthest = min(2 * farthest, widest)
     return farthest
-
-
-def _damped(step: Vector, total: Matrix, sd: Vector, farthest: float) -> Vector:
-    """A step no longer than so many prior sds, less along what is told little (Levenberg).
-
-    Where parameters hang together, as a share of zeros and a rate, records tell which way and
-    hardly how far: steps of several sds went to where nothing is told, and back.
-    """
-    if not norm(step / sd) > farthest:
-        return step
-    told, ways = eigh(symmetric(total * np.outer(sd, sd)))
-    # The prior tells 1 of every direction; rounding may take it away beside what records tell.
-    told = np.maximum(told, 1.0)
-    push = ways.T @ (sd * (total @ step))
-
-    def damped(log: float) -> Vector:
-        return push / (told + math.expm1(log))
-
-    def beyond(log: float) -> float:
-        return float(norm(damped(log))) - farthest
-
-    most = math.log1p(2 * float(norm(push)) / farthest)
-    log = brentq(beyond, 0.0, most) if beyond(0.0) > 0 else 0.0
-    return sd * (ways @ damped(log))
 
 
 def pool(
@@ -352,6 +341,7 @@ def pool(
         math.hypot(norm(counted * [r.tail_sd for r in rounds]), math.sqrt(chance)),
         left,
         found.signal(information if final else found.matrix, ways),
+        np.sum(ways * (found.matrix @ ways), axis=0),
         unresolved,
         whole @ _applied(precisions, places),
         weights,

@@ -31,8 +31,12 @@ SCORE_SHARE, INFORMATION_SHARE, SQUARES_SHARE, TAIL_SHARE = 0.68, 0.24, 0.02, 0.
 # average: 1.5 % of a normal law's are, 4 % of an exponential's. Where more are than one of a record
 # and its draws, they count the less.
 FAR, _MOST_FAR = 3, 1 / 17
-# The histogram of sizes: a bin for each factor of two.
+# The histogram of sizes: a bin for each factor of two. Of the squared bound on a record's part of
+# that release the bin has so much, and so much each how the size divides and what has a part of it.
 BINS, FIRST_BIN = 80, -40
+BINS_SHARE, PARTS_SHARE = 0.4, 0.3
+# Less of a size than this is no part of it.
+_LEAST_PART = 1e-4
 _TINY = 1e-24
 # Sizes that differ by less than this part of a score are those of one outcome: what is left of a
 # frequent one, less the shift, is but rounding.
@@ -62,15 +66,18 @@ class RecordStatistic:
     :param private_model: the model, split.
     :param outcomes: what a record might have shown: all of it, or draws.
     :param dim: directions of the latents that a round asks about.
+    :param alike: a number from 0 for each, the same of those whose parts of a record's size are
+        told together.
 
-    **Privacy.** ``joint`` has norm 1 at most, ``score`` the clip norm, and ``sizes`` marks one bin
-    at most, for one record alone. The caller's sum clips again.
+    **Privacy.** ``joint`` and ``sizes`` have norm 1 at most, ``score`` the clip norm, for one
+    record alone. The caller's sum clips again.
     """
 
     private_model: PrivateModel
     # Traced from the model, so that equal models have equal ones; programs have no hash.
     outcomes: Outcomes = field(compare=False)
     dim: int
+    alike: tuple[int, ...]
 
     @property
     def draws(self) -> bool:
@@ -92,6 +99,15 @@ class RecordStatistic:
     def numbers(self) -> int:
         """Numbers that a record adds to a round."""
         return self.dim + self.dim * (self.dim + 1) // 2 + 3
+
+    @property
+    def sizes_told(self) -> int:
+        """Numbers that a record adds to the release of sizes."""
+        return BINS + 2 * self._kinds
+
+    @property
+    def _kinds(self) -> int:
+        return max(self.alike) + 1
 
     def at(self, u: Any) -> dict[str, Array]:
         """The latents whose row is ``u``."""
@@ -163,10 +179,12 @@ class RecordStatistic:
             return list(records)
         return [*records, self.private_model.row_numbers()]
 
-    def sizes(self, at: RoundPosition, key: Any, record: list[Array]) -> Float[Array, " bins"]:
-        """One in the bin of how far the model's outcomes move its score; without a clip.
+    def sizes(self, at: RoundPosition, key: Any, record: list[Array]) -> Float[Array, " parts"]:
+        """How far the model's outcomes move its score: one in the bin of that, and its parts.
 
-        Far from the posterior the own outcome says how far, and nothing of the model's scores.
+        Far from the posterior the own outcome says how far, and nothing of the model's scores. The
+        parts are the roots of each kind's share of the squared size, whose squares add up to 1;
+        after them which kinds have one, over the root of how many do.
         """
         _, scores, weights = self._scores(at, key, record)
         scores, law = self._expected(scores), self._expected(weights)
@@ -174,11 +192,17 @@ class RecordStatistic:
         apart = scores - law @ scores
         size = jnp.sqrt(law @ jnp.sum(apart * apart, axis=1))
         bin_ = jnp.clip(jnp.floor(jnp.log2(size + 1e-30)) - FIRST_BIN, 0, BINS - 1)
-        marked = (jnp.arange(BINS) == bin_).astype(scores.dtype)
+        marked = (jnp.arange(BINS) == bin_).astype(scores.dtype) * np.sqrt(BINS_SHARE)
+        shares = jax.ops.segment_sum(
+            law @ (apart / size) ** 2, np.asarray(self.alike), num_segments=self._kinds
+        )
+        met = shares > _LEAST_PART**2
+        parts = [jnp.sqrt(shares), met / jnp.sqrt(jnp.maximum(jnp.sum(met), 1))]
+        told = jnp.concatenate([marked, *(np.sqrt(PARTS_SHARE) * each for each in parts)])
         # A record that is masked tells nothing, nor does one whose draws are all alike, as of rare
         # counts; where most are so, theirs would be the fullest bin.
         least = _rounding(scores) if self.draws else 0.0
-        return jnp.where(jnp.isfinite(size) & (size > least), marked, 0)
+        return jnp.where(jnp.isfinite(size) & (size > least), told, 0)
 
     def _expected(self, of_outcomes: Array) -> Array:
         """The part of what the model alone says: drawn outcomes come after the own."""
@@ -214,10 +238,13 @@ class RecordStatistic:
         return at.whitening @ own, scores @ at.whitening.T, weights
 
 
-def record_statistic(model: PrivateModel, dim: int | None = None) -> RecordStatistic:
+def record_statistic(
+    model: PrivateModel, alike: Sequence[int] | np.ndarray | None = None
+) -> RecordStatistic:
     """The statistic of a model's records.
 
-    :param dim: directions of the latents that a round asks about; by default every coordinate.
+    :param alike: a number for each direction of the latents that a round asks about, the same of
+        those that are told together; by default every coordinate, each by itself.
     :raises UnsupportedModelError: where outcomes can be neither listed nor drawn.
     """
     constrained = dict(model.programs.constrained)
@@ -233,9 +260,11 @@ def record_statistic(model: PrivateModel, dim: int | None = None) -> RecordStati
         asker=SCORING,
         at_once=True,
     )
-    latents = model.structure.latents.values()
-    every = sum(math.prod(each.shape) for each in latents)
-    return RecordStatistic(model, outcomes, every if dim is None else dim)
+    if alike is None:
+        latents = model.structure.latents.values()
+        alike = range(sum(math.prod(each.shape) for each in latents))
+    kinds = np.unique(np.asarray(alike, int), return_inverse=True)[1]
+    return RecordStatistic(model, outcomes, len(kinds), tuple(map(int, kinds)))
 
 
 def unravelled(model: PrivateModel, u: Any) -> dict[str, Array]:

@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from numpy.linalg import inv
 
 from numpyro_dp._quick_compile import lightly_jitted, quickly_jitted
 from numpyro_dp.execution.processes import require_same
 from numpyro_dp.execution.releases import Releases
 from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.scoring.forecast import Forecast
-from numpyro_dp.scoring.information import Vector
+from numpyro_dp.scoring.information import Matrix, Vector, site_means
 from numpyro_dp.scoring.prior import Directions
 from numpyro_dp.scoring.rounds import (
     PriorMoments,
@@ -26,8 +27,11 @@ from numpyro_dp.scoring.rounds import (
     next_settings,
 )
 from numpyro_dp.scoring.statistic import (
+    BINS,
+    BINS_SHARE,
     FIRST_BIN,
     INFORMATION_SHARE,
+    PARTS_SHARE,
     SCORE_SHARE,
     SQUARES_SHARE,
     TAIL_SHARE,
@@ -39,6 +43,10 @@ from numpyro_dp.scoring.statistic import (
 # A bin counts for less by this many noise sds the farther it is from the prior's scale, and a peak
 # of fewer may be noise.
 _FARTHER, _CLEAR = 0.05, 4.0
+# Rarer than this, in noise sds, a kind may be as rare as one likes. What noise can hide, in its
+# sds: what is kept, and where rounds begin. How unlike parts of one latent's entries may be.
+_HEARD, _HIDDEN, _MOST_HIDDEN, _ALIKE = 2.0, 2.0, 5.0, 8.0
+_TINY = 1e-30
 
 
 class BoundRelease(NamedTuple):
@@ -76,9 +84,9 @@ def rounds_in_turn(bound: BoundRelease) -> Generator[Ask, np.ndarray, list[Round
     """
     prior, shares = bound.prior, bound.shares
     joint = bound.plan.sums[1]
-    whole = RoundSettings(prior.mean, np.diag(prior.sd), prior.precision, 1.0, 1.0)
+    whole = RoundSettings(prior.mean, _units(prior), prior.precision, 1.0, 1.0)
     (noise_sd,) = _noise(bound.plan.sums[0], 1)
-    settings = first_settings(prior, (yield Ask(0, whole, 0)), FIRST_BIN, noise_sd)
+    settings = first_settings(prior, (yield Ask(0, whole, 0)), noise_sd, bound.forecast.num_records)
     noise = _noise(joint, len(shares))
     signal = float(np.mean([1 / (nm * math.sqrt(s)) for nm, s in zip(noise, shares, strict=True)]))
     rounds: list[Round] = []
@@ -116,23 +124,78 @@ def released_rounds(
 
 
 def first_settings(
-    prior: PriorMoments, histogram: Vector, first_bin: int, noise_sd: float
+    prior: PriorMoments, released: Vector, noise_sd: float, num_records: int
 ) -> RoundSettings:
-    """Ask at the prior's middle, in its units, and clip at the commonest size.
+    """Ask at the prior's middle, in units of what records tell of each latent there.
 
-    :param histogram: noisy counts of sizes, a bin for each factor of two.
-    :param first_bin: exponent of the first bin's lower end.
-    :param noise_sd: of a count.
+    In those of the prior a column in years sets the clip norm, and with it the noise of all others:
+    of 40 groups beside it, the information was taken for twenty times what it is, and half as much
+    in each round after.
+
+    :param released: noisy counts of sizes, a bin for each factor of two, and sums of each kind's
+        parts of them and of whether it has one, in units of the prior.
+    :param noise_sd: of an entry.
     """
-    sizes = np.arange(len(histogram)) + first_bin + 0.5
+    counts = released[:BINS] / math.sqrt(BINS_SHARE)
+    sizes = np.arange(BINS) + FIRST_BIN + 0.5
     # Records lie on both sides of an edge, noise does not.
-    pairs = histogram[:-1] + histogram[1:]
-    farther = _FARTHER * np.abs(sizes[:-1] + 0.5)
-    at = int(np.argmax(pairs / (math.sqrt(2) * noise_sd) - farther))
-    clip_norm = 2.0 ** sizes[at + int(histogram[at + 1] > histogram[at])]
-    clear = bool(pairs[at] > _CLEAR * math.sqrt(2) * noise_sd)
-    whitening = np.diag(prior.sd)
-    return RoundSettings(prior.mean, whitening, prior.precision, clip_norm, clip_norm**2, clear)
+    pairs = counts[:-1] + counts[1:]
+    of_pair = noise_sd * math.sqrt(2 / BINS_SHARE)
+    at = int(np.argmax(pairs / of_pair - _FARTHER * np.abs(sizes[:-1] + 0.5)))
+    size = 2.0 ** sizes[at + int(counts[at + 1] > counts[at])]
+    units = _units(prior)
+    if not pairs[at] > _CLEAR * of_pair:
+        return RoundSettings(prior.mean, units, prior.precision, size, size**2, False)
+    kinds, members = np.unique(prior.alike, return_inverse=True, return_counts=True)[1:]
+    sites = np.zeros(len(members), int)
+    sites[kinds] = 0 if prior.sites is None else prior.sites
+    whole = math.sqrt(PARTS_SHARE) * num_records
+    shares, often = _shares(released[BINS:] / whole, noise_sd / whole, sites)
+    told = (num_records * size**2 * shares / members)[kinds]
+    whitening = units / np.sqrt(1 + told)[:, None]
+    clip_norm = math.sqrt(np.sum(told / (1 + told)) / num_records)
+    # Whitened scores of so few records are larger than the clip norm.
+    rare = (often * len(told) < 1)[kinds]
+    least = np.where(rare, np.minimum(told / site_means(told, prior.sites), 1) / 2, 0)
+    precision = inv(whitening.T @ whitening)
+    return RoundSettings(prior.mean, whitening, precision, clip_norm, clip_norm**2, True, least)
+
+
+def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, Vector]:
+    """Each kind's share of squared sizes, and in what share of the records it has a part.
+
+    Of what is too rare to be heard, as much as noise can hide: of parts as large as those of its
+    latent's others, where these are alike; else of parts as large as any, and how often as may be.
+    Rounds find their way from too much of it, and are led astray where it is kept.
+
+    :param released: means of parts, and of whether there is one over the root of how many are.
+    :param sites: a number for each kind, the same of those of a latent.
+    """
+    (parts, hidden), (met, noise_left) = (_apart(each, noise_sd) for each in np.split(released, 2))
+    # The root of how many there are is what the second add up to.
+    often, counted = np.clip(met * met.sum(), noise_left, 1.0), met > _HEARD * noise_left
+    large = np.minimum(np.maximum(parts, _HEARD * hidden) / often, 1.0)
+    heard = counted & (parts > _HEARD * hidden)
+    shares, often = np.where(heard, parts * large, _MOST_HIDDEN * hidden), np.where(heard, often, 1)
+    for site in np.unique(sites[~heard]):
+        others, rare = (each & (sites == site) for each in (counted, ~heard))
+        if others.sum() > 1 and large[others].max() < _ALIKE * large[others].min():
+            shares[rare], often[rare] = _HIDDEN * hidden * np.median(large[others]), 0.0
+    return shares, often
+
+
+def _units(prior: PriorMoments) -> Matrix:
+    """From scores to those of each w in units of its prior, shape (dim, dim)."""
+    of = np.eye(len(prior.sd)) if prior.entries is None else prior.entries.of
+    return np.sqrt(np.diag((of * prior.sd**2) @ of.T))[:, None] * inv(of).T
+
+
+def _apart(means: Vector, noise_sd: float) -> tuple[Vector, float]:
+    """Without what differs by noise alone (James and Stein), and the noise that is left."""
+    gaps = means - means.mean()
+    noise = max(0, len(means) - 3) * noise_sd**2
+    kept = max(0.0, 1 - noise / max(float(gaps @ gaps), _TINY))
+    return means.mean() + kept * gaps, noise_sd * math.sqrt(kept + (1 - kept) / len(means))
 
 
 def round_position(bound: BoundRelease, settings: RoundSettings) -> RoundPosition:

@@ -60,11 +60,21 @@ def few_records_unnamed(patch):
 @mutation(
     "Records of a rare level are cut more in each round.",
     "scoring/test_release.py::test_rare_levels_are_not_cut_more_in_each_round",
-    r"2\.6, 4\.5",
+    r"2\.4, 3\.5",
     fresh=True,
 )
 def levels_whitened_with_what_is_told(patch):
     patch.setattr(rounds, "held", lambda information, *others: information)
+
+
+@mutation(
+    "A record's size counts once for each part that it has.",
+    "scoring/test_statistic.py::test_parts_of_a_size_are_told_together_of_those_alike",
+    "Not equal to tolerance",
+    fresh=True,
+)
+def parts_that_add_up_to_more(patch):
+    patch.setattr(statistic, "_LEAST_PART", -1.0)
 
 
 @mutation(

@@ -8,6 +8,7 @@ import pytest
 from numpy.linalg import norm
 
 from numpyro_dp.scoring.adaptation import BEGINS
+from numpyro_dp.scoring.damping import damped
 from numpyro_dp.scoring.forecast import geometric_shares, histogram_share
 from numpyro_dp.scoring.information import (
     Entries,
@@ -23,12 +24,20 @@ from numpyro_dp.scoring.rounds import (
     PriorMoments,
     Round,
     RoundSettings,
-    _damped,
     _farthest,
     next_settings,
     pool,
 )
-from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE, SQUARES_SHARE, TAIL_SHARE
+from numpyro_dp.scoring.statistic import (
+    BINS,
+    BINS_SHARE,
+    FIRST_BIN,
+    INFORMATION_SHARE,
+    PARTS_SHARE,
+    SCORE_SHARE,
+    SQUARES_SHARE,
+    TAIL_SHARE,
+)
 from numpyro_dp.scoring.turns import first_settings
 
 DIM, RECORDS = 4, 5_000
@@ -49,6 +58,18 @@ def units(clip, bound):
     return (clip, SCORE_SHARE), (bound, INFORMATION_SHARE), (clip**2, SQUARES_SHARE / 2)
 
 
+def sizes_of(size, parts, met=None):
+    """What a release of sizes says where all records are of one, so divided.
+
+    Each kind has a part of all records, or of the share that is ``met``.
+    """
+    counts = np.eye(BINS)[math.floor(math.log2(size)) - FIRST_BIN]
+    met = np.ones(len(parts)) if met is None else np.asarray(met)
+    shares = math.sqrt(BINS_SHARE), math.sqrt(PARTS_SHARE)
+    told = parts, met / math.sqrt(met.sum())
+    return RECORDS * np.concatenate([shares[0] * counts, *(shares[1] * np.array(t) for t in told)])
+
+
 def quadratic(truth, noise, seeds=0, num_rounds=12, far_out=0.0, prior=PRIOR):
     """Rounds of a likelihood that is normal: A about the truth, with noise of this share.
 
@@ -59,7 +80,8 @@ def quadratic(truth, noise, seeds=0, num_rounds=12, far_out=0.0, prior=PRIOR):
     tails = np.random.default_rng([seeds, 1])
     signal = 1 / noise
     size = math.sqrt(np.trace(np.diag(prior.sd) @ information @ np.diag(prior.sd)) / RECORDS)
-    settings = first_settings(prior, 9.0 * np.eye(80)[int(math.log2(size)) + 40], -40, 1.0)
+    parts = np.sqrt(np.diag(information)) * prior.sd / (size * math.sqrt(RECORDS))
+    settings = first_settings(prior, sizes_of(size, parts), 1.0, RECORDS)
     rounds = []
     for share in shares:
         w, clip, bound = settings.whitening, settings.clip_norm, settings.information_bound
@@ -174,18 +196,18 @@ def test_a_step_is_as_long_as_the_prior_is_wide_at_most():
     root = rng.normal(size=(3, 3)) * [1.0, 30.0, 0.1]
     total = root.T @ root + np.diag(1 / sd**2)
     wide = rng.normal(size=3) * 10 * sd
-    step = _damped(wide, total, sd, math.sqrt(3))
+    step = damped(wide, total, sd, math.sqrt(3))
     assert norm(step / sd) == pytest.approx(math.sqrt(3))
     assert step @ total @ wide > 0
     told = np.linalg.eigh(total)[1]
     least, most = (told[:, k] @ step / (told[:, k] @ wide) for k in (0, 2))
     assert least < most
     near = 0.5 * step
-    np.testing.assert_array_equal(_damped(near, total, sd, math.sqrt(3)), near)
+    np.testing.assert_array_equal(damped(near, total, sd, math.sqrt(3)), near)
     # What records tell is lost to rounding beside what the prior does, and the other way round.
     sharp = np.diag([1e30, 1.0, 1.0]) + 1e14
     for factor in (1.0, 1e6, 1e14):
-        far = _damped(np.full(3, factor), sharp, np.ones(3), math.sqrt(3))
+        far = damped(np.full(3, factor), sharp, np.ones(3), math.sqrt(3))
         assert norm(far) <= math.sqrt(3) * (1 + 1e-9)
 
 
@@ -302,25 +324,21 @@ def test_small_groups_are_whitened_as_others_once_they_are_heard():
     np.testing.assert_allclose(evened(1e6 * near, unheard, 1.0), [115, 95, 75, 15, 500])
 
 
-def test_a_rare_level_is_whitened_with_no_less_than_before_once_it_is_heard():
-    """The second of three: others' fell to 1, so that .8 of its 20 are kept, and not 8."""
-    heard, sites = np.full(3, 20.0), np.array([0, 1, 0])
+def test_a_rare_level_is_whitened_with_no_less_than_its_records_number_says():
+    """The second of three: at least a tenth of the mean of its latent's entries."""
+    sites, least = np.array([0, 1, 0]), np.array([0.0, 0.1, 0.0])
 
-    def whitened_with(was, now, signal=heard, sites=None, sd=1.0):
-        whitening = np.linalg.inv(np.linalg.cholesky(np.diag(was)))
-        return np.diag(held(np.diag(now), whitening, signal, np.full(3, sd), sites))
+    def whitened_with(now, told=5.0, sites=None, sd=1.0):
+        return np.diag(held(np.diag(now), least, np.full(3, told), np.full(3, sd), sites))
 
-    was, now = [100.0, 20.0, 100.0], [100.0, 8.0, 100.0]
-    np.testing.assert_allclose(whitened_with(was, now), [100, 16, 100])
-    np.testing.assert_allclose(whitened_with(was, now, sd=7.0), [100, 16, 100])
-    np.testing.assert_allclose(whitened_with(was, now, np.array([20, 1.5, 20])), [100, 12, 100])
-    # Noise is followed, and so is what other latents' entries have nothing to do with.
-    np.testing.assert_allclose(whitened_with(was, now, np.zeros(3)), now)
-    np.testing.assert_allclose(whitened_with(was, now, sites=sites), now)
-    # So is a column that is so far below the others that it has units of its own.
-    np.testing.assert_allclose(whitened_with([1e6, 20, 1e6], [1e6, 8, 1e6]), [1e6, 8, 1e6])
-    # Where all fall alike it is nobody's records that are cut.
-    np.testing.assert_allclose(whitened_with(was, [40, 8, 40]), [40, 8, 40])
+    np.testing.assert_allclose(whitened_with([100, 2, 108]), [100, 7, 108])
+    np.testing.assert_allclose(whitened_with([100, 2, 108], sd=7.0), [100, 7, 108])
+    # No more than four times what is told: where that is nothing its units are others.
+    np.testing.assert_allclose(whitened_with([100, 2, 108], told=1.5), [100, 6, 108])
+    np.testing.assert_allclose(whitened_with([100, 2, 108], told=-1.0), [100, 2, 108])
+    # What is told to be more is left, and so is what other latents' entries have no part in.
+    np.testing.assert_allclose(whitened_with([100, 8, 102]), [100, 8, 102])
+    np.testing.assert_allclose(whitened_with([100, 2, 108], sites=sites), [100, 2, 108])
 
 
 @pytest.mark.parametrize("spread", [0.3, 3.0])
@@ -664,17 +682,30 @@ def test_the_first_clip_is_of_records_and_not_of_noise():
     each are beaten by none in some 2e-5 of all draws.
     """
     rng, wrong = np.random.default_rng(0), 0
+
+    def settled(counts):
+        told = np.concatenate([math.sqrt(BINS_SHARE) * counts, np.full(2 * DIM, 50.0)])
+        return first_settings(PRIOR, told, math.sqrt(BINS_SHARE), 100)
+
+    def size(at):
+        """Of records, from what is told of a latent."""
+        told = np.diag(at.precision) * PRIOR.sd**2 - 1
+        return math.sqrt(told[0] / 100)
+
+    scale = size(settled(100.0 * np.eye(BINS)[40])) / 2**0.5
     for _ in range(2_000):
-        counts = rng.normal(size=80)
+        counts = rng.normal(size=BINS)
         counts[[38, 39]] += 7.0
-        at = first_settings(PRIOR, counts, -40, 1.0)
+        at = settled(counts)
         assert at.clear
-        wrong += not 2.0**-2 < at.clip_norm < 1.0
+        wrong += not 2.0**-2 < size(at) / scale < 1.0
     assert wrong == 0
     # Too few records to tell: said, and a scale near the prior's is preferred.
-    guess = [first_settings(PRIOR, rng.normal(size=80), -40, 1.0) for _ in range(200)]
-    assert np.mean([not at.clear for at in guess]) > 0.95
-    assert np.median([abs(math.log2(at.clip_norm)) for at in guess]) < 15
+    guess = [settled(rng.normal(size=BINS)) for _ in range(200)]
+    unclear = [at for at in guess if not at.clear]
+    assert len(unclear) > 190
+    assert np.median([abs(math.log2(at.clip_norm)) for at in unclear]) < 15
+    assert all(np.array_equal(np.diag(at.whitening), PRIOR.sd) for at in unclear)
 
 
 def test_a_small_release_spends_more_on_the_size_of_scores():
@@ -682,11 +713,70 @@ def test_a_small_release_spends_more_on_the_size_of_scores():
     assert shares == pytest.approx([0.25, (10 / 27) ** 2, 0.04])
 
 
-def test_the_first_clip_is_the_middle_of_the_commonest_bin():
-    at = first_settings(PRIOR, np.eye(80)[43] * 100 + np.arange(80) / 80, -40, 1.0)
-    assert (at.clip_norm, at.information_bound) == pytest.approx((2.0**3.5, 2.0**7))
+def told_by(settings, prior=PRIOR):
+    """What records tell of each latent, in units of its prior."""
+    return np.diag(settings.precision) * prior.sd**2 - 1
+
+
+def test_the_first_coordinates_are_those_of_what_records_tell():
+    """A column in years beside others: each is whitened as it is told, and none sets the clip."""
+    parts = np.array([0.98, 0.15, 0.1, 0.08])
+    at = first_settings(PRIOR, sizes_of(2.0**3.5, parts), 1.0, RECORDS)
     np.testing.assert_array_equal(at.u, PRIOR.mean)
-    np.testing.assert_array_equal(np.diag(at.whitening), PRIOR.sd)
+    np.testing.assert_allclose(told_by(at), RECORDS * 2.0**7 * parts**2, rtol=2e-3)
+    np.testing.assert_allclose(at.whitening @ at.precision @ at.whitening.T, np.eye(DIM), atol=1e-9)
+    assert at.clip_norm == pytest.approx(math.sqrt(DIM / RECORDS), rel=1e-3)
+    assert at.information_bound == at.clip_norm**2
+    assert not at.least.any()
+
+
+def test_a_rare_level_is_told_as_few_large_parts_and_not_as_many_small_ones():
+    """Of one record in 25 it is half of the size: a hundredth, where .02² were a 2,500th."""
+    parts, met = np.array([0.7, 0.7, 0.02, 0.02]), np.array([1.0, 1.0, 0.04, 1.0])
+    at = first_settings(PRIOR, sizes_of(2**0.5, parts, met), 0.1, RECORDS)
+    expected = [0.49, 0.49, 0.01, 0.0004]
+    np.testing.assert_allclose(told_by(at), 2 * RECORDS * np.array(expected), rtol=5e-3)
+    # A record that has it is large in these coordinates, and would be cut the more in each round.
+    np.testing.assert_allclose(at.least, [0, 0, 0.02 / np.mean(expected) / 4, 0], rtol=5e-3)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_is_too_rare_to_be_heard_may_be_as_much_as_noise_hides(alike):
+    noise = 0.01 * RECORDS * math.sqrt(PARTS_SHARE)
+    parts = np.array([0.6, 0.6, 0.5, 0.0] if alike else [0.98, 0.2, 0.1, 0.0])
+    at = first_settings(PRIOR, sizes_of(2**0.5, parts, [1, 1, 1, 0]), noise, RECORDS)
+    hidden, mean = told_by(at)[3], np.mean(told_by(at))
+    if alike:
+        # Twice the noise, of parts as large as those of the others are; and so it is whitened with.
+        assert hidden / (2 * RECORDS) == pytest.approx(0.02 * np.median(parts[:3]), rel=0.05)
+        assert at.least[3] == pytest.approx(hidden / (2 * mean))
+    else:
+        # In what units it is nobody knows: rounds begin with much, and follow what they are told.
+        assert hidden / (2 * RECORDS) == pytest.approx(0.05, rel=0.05)
+        assert at.least[3] == 0
+    assert not at.least[:3].any()
+
+
+def test_groups_are_told_together_in_the_first_coordinates():
+    """Of four groups that a record is in one of, each is told a quarter."""
+    entries = Entries(np.eye(4), np.zeros(4, int), np.eye(4), np.arange(4))
+    at = first_settings(PRIOR._replace(entries=entries), sizes_of(2**0.5, [1.0]), 1.0, RECORDS)
+    np.testing.assert_allclose(told_by(at), RECORDS * 2 / 4, rtol=1e-6)
+
+
+def test_parts_that_differ_by_noise_alone_are_taken_as_one():
+    rng, noise, spread, held_back = np.random.default_rng(0), 0.04 * RECORDS, [], []
+    prior = PriorMoments(np.zeros(30), np.ones(30))
+    for _ in range(200):
+        told = sizes_of(1.0, np.full(30, 30**-0.5))
+        told[BINS:] += noise * rng.normal(size=60)
+        at = first_settings(prior, told, noise, RECORDS)
+        spread.append(np.log(told_by(at, prior)).std())
+        held_back.append(np.mean(at.least > 0))
+    # As told, their logarithms would differ by 1; the mean of 200 is known to .02.
+    assert np.mean(spread) < 0.3
+    # Judged each alone, three in ten would be taken for rare levels.
+    assert np.mean(held_back) < 0.02
 
 
 def test_neighbours_are_told_as_a_range():

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,10 @@ from scipy import stats
 from numpyro_dp.model.private_model import private_model
 from numpyro_dp.scoring.statistic import (
     BINS,
+    BINS_SHARE,
     FIRST_BIN,
     INFORMATION_SHARE,
+    PARTS_SHARE,
     SCORE_SHARE,
     SQUARES_SHARE,
     TAIL_SHARE,
@@ -102,8 +105,10 @@ def test_no_record_adds_more_than_one(model, outcomes, kind):
         finite = norms[np.isfinite(norms)]
         assert len(finite) >= 9
         assert finite.max() <= 1 + 1e-5
-        assert np.isin(marked.sum(1), (0, 1)).all()
         assert np.isfinite(marked).all()
+        told = np.linalg.norm(marked, axis=1)
+        assert (np.isclose(told, 1, atol=1e-5) | (told == 0)).all()
+        assert (np.count_nonzero(marked[:, :BINS], axis=1) == (told > 0)).all()
 
 
 @pytest.mark.parametrize("whitening", [0.1, 1.0, 30.0])
@@ -200,11 +205,29 @@ def test_a_row_of_a_matrix_has_its_norm():
 
 def test_sizes_are_powers_of_two():
     found, x = statistic(logistic), np.array([1.0, 0.4, -0.8])
-    marked = jax.jit(lambda y: found.sizes(at(8.0), jax.random.key(0), record(x, y)[:2]))(1)
+    told = jax.jit(lambda y: found.sizes(at(8.0), jax.random.key(0), record(x, y)[:2]))(1)
     chance = 1 / (1 + np.exp(-x @ np.asarray(at().u)))
     size = 8 * np.linalg.norm(x) * np.sqrt(chance * (1 - chance))
-    assert marked.shape == (BINS,)
+    marked, parts, met = np.split(np.asarray(told), [BINS, BINS + DIM])
     assert int(np.argmax(marked)) == int(np.floor(np.log2(size))) - FIRST_BIN
+    assert marked.sum() == pytest.approx(math.sqrt(BINS_SHARE))
+    expected = np.abs(x) / np.linalg.norm(x) * math.sqrt(PARTS_SHARE)
+    np.testing.assert_allclose(parts, expected, rtol=1e-5)
+    np.testing.assert_allclose(met, math.sqrt(PARTS_SHARE / 3), rtol=1e-5)
+
+
+def test_parts_of_a_size_are_told_together_of_those_alike():
+    found = replace(statistic(logistic), alike=(1, 0, 1))
+    x = np.array([1.0, 0.4, -0.8])
+
+    def told(x):
+        return np.asarray(found.sizes(at(8.0), jax.random.key(0), record(x, 1)[:2]))[BINS:]
+
+    expected = np.r_[np.hypot([0.4, 1.0], [0.0, 0.8]) / np.linalg.norm(x), 0.5**0.5, 0.5**0.5]
+    np.testing.assert_allclose(told(x), expected * math.sqrt(PARTS_SHARE), rtol=1e-5)
+    # Of the first kind this record has no part.
+    x[1] = 0.0
+    np.testing.assert_allclose(told(x), np.array([0, 1, 0, 1]) * math.sqrt(PARTS_SHARE), rtol=1e-5)
 
 
 def test_a_record_whose_draws_are_all_alike_has_no_size():
@@ -212,4 +235,4 @@ def test_a_record_whose_draws_are_all_alike_has_no_size():
     found, x = statistic(poisson), np.array([1.0, 0.4, -0.8])
     sizes = jax.jit(lambda u: found.sizes(at(8.0, u=u), jax.random.key(0), record(x, 0)))
     assert not np.any(sizes((-12.0, -0.5, 0.2)))
-    assert np.sum(sizes((0.3, -0.5, 0.2))) == 1
+    assert np.linalg.norm(sizes((0.3, -0.5, 0.2))) == pytest.approx(1, abs=1e-5)
