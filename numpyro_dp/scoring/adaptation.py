@@ -18,6 +18,7 @@ from jax import random
 
 from numpyro_dp.accounting import Budget, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent
+from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution.calibration import least_noise
 from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.mechanisms import PrivateSum
@@ -158,9 +159,17 @@ class AdaptationPlan:
                 f"adaptation={self.share:g} of this budget tells next to nothing of where the "
                 f"posterior lies (κ = {expected.signal:.3g}, of the information "
                 f"{expected.shape:.3g}), and what is left would not tell more: "
-                f"{expected.remedy}. DPNUTS makes more of the same budget; {without} "
-                "switch adaptation off. Nothing was charged"
+                f"{expected.remedy}. {self._better()}{without} switch adaptation off. Nothing was "
+                "charged"
             )
+
+    def _better(self) -> str:
+        """What makes more of the budget, where it takes the model."""
+        try:
+            bound_release(self.model, self.privacy, self.relation)
+        except UnsupportedModelError:
+            return ""
+        return "DPNUTS makes more of the same budget; "
 
     def adapted(self, rng_key: Any, records: list, progress_bar: bool) -> Adapted:
         """Locate the posterior; the release must be charged by now.

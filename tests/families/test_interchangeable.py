@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer.autoguide import AutoNormal
 
 import numpyro_dp as ndp
 from numpyro_dp.errors import UnsupportedModelError
@@ -41,6 +42,21 @@ def test_units_of_a_network_are(bend):
     assert found(network, X, Y) == ("b1", "w1", "w2")
     with pytest.raises(UnsupportedModelError, match=r"entries of latents `b1`, `w1`, `w2` may"):
         ndp.DPNUTS(network, privacy=ndp.Budget(1.0, 1e-5)).forecast(X, Y)
+
+
+def test_what_cannot_adapt_sends_nobody_to_a_kernel_that_refuses():
+    def network(x, y, units):
+        hidden = jnp.tanh(x @ vector("w1", 4, units) + vector("b1", units))
+        observed(hidden @ vector("w2", units) + vector("b2"), y)
+
+    def regression(x, y):
+        observed(x @ vector("w", 4) + vector("b"), y)
+
+    for model, *args, sent in (network, X, Y, 8, False), (regression, X[:300], Y[:300], True):
+        svi = ndp.DPSVI(model, AutoNormal(model), privacy=ndp.Budget(0.5, 1e-5))
+        with pytest.raises(ValueError, match="tells next to nothing of where") as refused:
+            svi.run(jax.random.key(0), 10, *args)
+        assert ("DPNUTS makes more" in str(refused.value)) == sent
 
 
 def test_components_of_a_density_written_out_are():
