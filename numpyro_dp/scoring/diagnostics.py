@@ -29,8 +29,8 @@ class Diagnostics(NamedTuple):
       about 0 for a latent that no record's term reads, such as the scale of groups, whatever the
       records tell of that through other latents; no verdict is made of those.
     - **widened**: how many times as wide noise makes each coordinate's interval as the released
-      information alone would, the others being known, by site; above 1.5 a verdict says so. It
-      says too little of a rare group or column, where the clip takes off the information itself.
+      information alone would, by site; above 1.5 a verdict says so. It says too little of a rare
+      group or column, where the clip takes off the information itself.
     - **signal**: information on each coordinate, the others being known, in sds of its own noise,
       by site; below 9 (three times the root of fewer than nine coordinates) few records speak of
       it, and a verdict says so.

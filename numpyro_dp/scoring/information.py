@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.linalg import eigh, inv, norm
+from scipy.optimize import brentq
 
 Matrix = np.ndarray
 Vector = np.ndarray
@@ -341,6 +342,30 @@ def shrunk(
     most = float(np.median(found.sds(np.eye(dim))))
     lost = shrinkage >= 1 and most * math.sqrt(rows) > level / 2
     return symmetric(matrix), left, lost
+
+
+def damped(step: Vector, total: Matrix, sd: Vector, farthest: float) -> Vector:
+    """A step no longer than so many prior sds, less along what is told little (Levenberg).
+
+    Where parameters hang together, as a share of zeros and a rate, records tell which way and
+    hardly how far: steps of several sds went to where nothing is told, and back.
+    """
+    if not norm(step / sd) > farthest:
+        return step
+    told, ways = eigh(symmetric(total * np.outer(sd, sd)))
+    # The prior tells 1 of every direction; rounding may take it away beside what records tell.
+    told = np.maximum(told, 1.0)
+    push = ways.T @ (sd * (total @ step))
+
+    def shortened(log: float) -> Vector:
+        return push / (told + math.expm1(log))
+
+    def beyond(log: float) -> float:
+        return float(norm(shortened(log))) - farthest
+
+    most = math.log1p(2 * float(norm(push)) / farthest)
+    log = brentq(beyond, 0.0, most) if beyond(0.0) > 0 else 0.0
+    return sd * (ways @ shortened(log))
 
 
 def symmetric(matrix: Matrix) -> Matrix:

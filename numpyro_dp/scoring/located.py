@@ -46,7 +46,7 @@ def located(
             noise = own + pooled.noise + _of_information(pooled, mean, covariance)
         centre = whitening.T @ mean
     # Before rounds that disagree widen it: of these another verdict speaks.
-    with_noise = inv(covariance)
+    with_noise = whitening.T @ covariance @ whitening
     chi, freedom = _disagreement(rounds, pooled)
     if freedom > 0 and chi > chi2.ppf(0.95, freedom):
         noise = own + (noise - own) * (chi / freedom)
@@ -78,7 +78,7 @@ def located(
         travelled=math.sqrt(step @ rounds[-1].at.precision @ step),
         unresolved=pooled.unresolved,
         signal=pooled.signal,
-        widened=_widened(without_noise, back @ with_noise @ back.T, to.inverse),
+        widened=_widened(inv(without_noise), with_noise, to),
         clear=rounds[0].at.clear,
         checked=len(rounds) < _FEW or freedom > 0,
         groups=_groups(prior, len(to.origin)),
@@ -86,9 +86,15 @@ def located(
     )
 
 
-def _widened(without: Matrix, with_noise: Matrix, columns: Matrix) -> Vector:
-    """The root of how much more precise the first is, along each column; 1 along none."""
-    more, less = (np.sum((each @ columns) * columns, axis=0) for each in (without, with_noise))
+def _widened(without: Matrix, with_noise: Matrix, to: Directions) -> Vector:
+    """The root of how much larger the second covariance is, of each latent; 1 of what is untold.
+
+    Of whole intervals, and not of each latent were the others known: of groups beside a column that
+    is not centred these are twice as wide, and the intervals, which hang together, five times.
+    """
+    more, less = (
+        np.diag(to.basis @ each @ to.basis.T + to.silent) for each in (with_noise, without)
+    )
     return np.sqrt(np.divide(more, less, where=less > 0, out=np.ones_like(more)))
 
 

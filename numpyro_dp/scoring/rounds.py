@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.linalg import cholesky, inv, norm, solve
 
-from numpyro_dp.scoring.damping import damped
 from numpyro_dp.scoring.information import (
     Entries,
     Matrix,
     Pattern,
     Vector,
     column,
+    damped,
     fitted_information,
     held,
     pattern,

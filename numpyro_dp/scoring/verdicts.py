@@ -108,8 +108,8 @@ class Located(NamedTuple):
     - **unresolved**: whether the information's shape was lost in its noise.
     - **signal**: information on each coordinate, the others being known, over its noise, shape
       (dim,).
-    - **widened**: how many times as wide noise makes the interval of each coordinate, the others
-      being known, as the released information alone would have it, shape (dim,).
+    - **widened**: how many times as wide noise makes the interval of each coordinate as the
+      released information alone would have it, shape (dim,).
     - **clear**: whether the size of records' scores stood out of its noise.
     - **checked**: whether more than one round was near enough to tell of the posterior.
     - **groups**: which are groups' effects, whitened as each other, shape (dim,).
@@ -383,10 +383,10 @@ class Located(NamedTuple):
             skewed = "; that of a dispersion, if one is named, may be off instead" if alone else ""
             found.append(
                 f"{WIDE}: privacy noise doubles intervals: those of {counted(names, drowned)} are "
-                "about twice as wide as the records' own, or wider, before a prior or groups' law "
-                f"narrows them{skewed}. Take fewer "
-                "coordinates (merge small groups and rare categories), priors on the scale of the "
-                "answer, or more privacy budget or records"
+                f"up to {self.widened[drowned].max():.2g} times as wide as the records' own, before "
+                f"a prior or groups' law narrows them{skewed}. Centre columns by public constants, "
+                "take fewer coordinates (merge small groups and rare categories), priors on the "
+                "scale of the answer, or more privacy budget or records"
             )
         return tuple(found)
 

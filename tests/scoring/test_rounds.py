@@ -8,10 +8,10 @@ import pytest
 from numpy.linalg import norm
 
 from numpyro_dp.scoring.adaptation import BEGINS
-from numpyro_dp.scoring.damping import damped
 from numpyro_dp.scoring.forecast import geometric_shares, histogram_share
 from numpyro_dp.scoring.information import (
     Entries,
+    damped,
     fitted_information,
     held,
     pattern,
@@ -425,13 +425,15 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     information, _ = truth
     noiseless, usual = (located(quadratic(truth, noise), PRIOR, RECORDS) for noise in (1e-4, 30.0))
     np.testing.assert_allclose(noiseless.widened, 1, rtol=1e-6)
-    # As wide as the posterior's own precision says, given the others: the information is known.
-    exact = np.diag(information + PRIOR.precision)
-    found = np.sqrt(exact / np.diag(np.linalg.inv(usual.covariance)))
+    # Of whole intervals, of coordinates that hang together more than were the others known.
+    exact = information + PRIOR.precision
+    found = np.sqrt(np.diag(usual.covariance) / np.diag(np.linalg.inv(exact)))
     np.testing.assert_allclose(usual.widened, found, rtol=0.25)
+    given_others = np.sqrt(np.diag(exact) / np.diag(np.linalg.inv(usual.covariance)))
     assert (usual.widened > 1.2).all()
+    assert (usual.widened > given_others).all()
     # So much noise is refused before it is paid for: of information little stands out of it.
-    usual = usual._replace(signal=np.full(4, 9.0))
+    usual = usual._replace(signal=np.full(4, 9.0), widened=np.minimum(usual.widened, 1.5))
     assert usual.verdicts("abcd") == ()
     at = usual._replace(
         resolved=np.array([0.9, 0.1, 0.9, 0.9, 0.9]),
@@ -444,7 +446,7 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     assert "told of theta[0]: its" in untold
     assert len(drowned) == 1
     assert drowned[0].startswith(
-        "wide: privacy noise doubles intervals: those of beta, theta[2] are about twice as wide"
+        "wide: privacy noise doubles intervals: those of beta, theta[2] are up to "
     )
     assert at._replace(widened=np.full(5, 1.5)).verdicts(names) == (untold,)
     # Where the rounds have not arrived no width means anything.
