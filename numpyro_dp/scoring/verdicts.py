@@ -383,7 +383,7 @@ class Located(NamedTuple):
             skewed = "; that of a dispersion, if one is named, may be off instead" if alone else ""
             found.append(
                 f"{WIDE}: privacy noise doubles intervals: those of {counted(names, drowned)} are "
-                f"up to {self.widened[drowned].max():.2g} times as wide as the records' own, before "
+                f"up to {self.widened[drowned].max():.2g} times as wide as the records', before "
                 f"a prior or groups' law narrows them{skewed}. Centre columns by public constants, "
                 "take fewer coordinates (merge small groups and rare categories), priors on the "
                 "scale of the answer, or more privacy budget or records"
