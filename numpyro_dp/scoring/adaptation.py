@@ -40,8 +40,8 @@ SUMMANDS = (
     f"{ROUNDS + 1} such sums of adaptation, of bound 1 and all records each"
 )
 RELEASED = (
-    f"the noisy sums of {ROUNDS} rounds of scores and information and of a histogram of scores' "
-    "sizes, from which start and coordinates follow"
+    f"the noisy sums of {ROUNDS} rounds of scores and information and of scores' sizes and how "
+    "they divide over latents, from which start and coordinates follow"
 )
 # Curvature of the prior at its own draws, where that of a normal one is 1.
 _STEEP = 100.0

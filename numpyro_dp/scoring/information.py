@@ -21,7 +21,8 @@ _FLOOR, _LEAST_TARGET = 0.02, 0.02
 _LEAST = 0.5
 # Of what is told of a group over its noise, up to where it may be noise, and from where it is not.
 _UNHEARD, _HEARD = 2.0, 5.0
-# A rare level may have been cut to one part in so many.
+# A rare level may have been cut to one part in so many. With 3 levels of 72 among 2,600 became 2.3
+# times as wide in place of 2.0; with 5 columns in natural units 1.5 in place of 1.25.
 _TIMES = 4.0
 # Fewer groups suggest nothing of each other.
 _SEVERAL = 4

@@ -44,7 +44,8 @@ from numpyro_dp.scoring.statistic import (
 # of fewer may be noise.
 _FARTHER, _CLEAR = 0.05, 4.0
 # Rarer than this, in noise sds, a kind may be as rare as one likes. What noise can hide, in its
-# sds: what is kept, and where rounds begin. How unlike parts of one latent's entries may be.
+# sds: what is kept, and where rounds begin. How unlike parts of one latent's entries may be:
+# where a level was kept beside columns of other units, all became 5 to 25 times as wide.
 _HEARD, _HIDDEN, _MOST_HIDDEN, _ALIKE = 2.0, 2.0, 5.0, 8.0
 _TINY = 1e-30
 
@@ -176,7 +177,8 @@ def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, V
     often, counted = np.clip(met * met.sum(), noise_left, 1.0), met > _HEARD * noise_left
     large = np.minimum(np.maximum(parts, _HEARD * hidden) / often, 1.0)
     heard = counted & (parts > _HEARD * hidden)
-    shares, often = np.where(heard, parts * large, _MOST_HIDDEN * hidden), np.where(heard, often, 1)
+    shares = np.where(heard, parts * large, min(_MOST_HIDDEN * hidden, 1.0))
+    often = np.where(heard, often, 1.0)
     for site in np.unique(sites[~heard]):
         others, rare = (each & (sites == site) for each in (counted, ~heard))
         if others.sum() > 1 and large[others].max() < _ALIKE * large[others].min():

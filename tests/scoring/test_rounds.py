@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.linalg import norm
 
+from numpyro_dp.scoring import statistic
 from numpyro_dp.scoring.adaptation import BEGINS
 from numpyro_dp.scoring.forecast import geometric_shares, histogram_share
 from numpyro_dp.scoring.information import (
@@ -28,16 +29,6 @@ from numpyro_dp.scoring.rounds import (
     next_settings,
     pool,
 )
-from numpyro_dp.scoring.statistic import (
-    BINS,
-    BINS_SHARE,
-    FIRST_BIN,
-    INFORMATION_SHARE,
-    PARTS_SHARE,
-    SCORE_SHARE,
-    SQUARES_SHARE,
-    TAIL_SHARE,
-)
 from numpyro_dp.scoring.turns import first_settings
 
 DIM, RECORDS = 4, 5_000
@@ -55,7 +46,11 @@ PRIOR = PriorMoments(np.array([0.5, 0.0, -0.5, 0.0]), np.array([1.0, 2.0, 0.5, 3
 
 def units(clip, bound):
     """Of scores, information and squares: their bound and share."""
-    return (clip, SCORE_SHARE), (bound, INFORMATION_SHARE), (clip**2, SQUARES_SHARE / 2)
+    return (
+        (clip, statistic.SCORE_SHARE),
+        (bound, statistic.INFORMATION_SHARE),
+        (clip**2, statistic.SQUARES_SHARE / 2),
+    )
 
 
 def sizes_of(size, parts, met=None):
@@ -63,9 +58,9 @@ def sizes_of(size, parts, met=None):
 
     Each kind has a part of all records, or of the share that is ``met``.
     """
-    counts = np.eye(BINS)[math.floor(math.log2(size)) - FIRST_BIN]
+    counts = np.eye(statistic.BINS)[math.floor(math.log2(size)) - statistic.FIRST_BIN]
     met = np.ones(len(parts)) if met is None else np.asarray(met)
-    shares = math.sqrt(BINS_SHARE), math.sqrt(PARTS_SHARE)
+    shares = math.sqrt(statistic.BINS_SHARE), math.sqrt(statistic.PARTS_SHARE)
     told = parts, met / math.sqrt(met.sum())
     return RECORDS * np.concatenate([shares[0] * counts, *(shares[1] * np.array(t) for t in told)])
 
@@ -97,11 +92,11 @@ def quadratic(truth, noise, seeds=0, num_rounds=12, far_out=0.0, prior=PRIOR):
                 information=exact + sds[1] * (symmetric + symmetric.T) / 2,
                 square=told + sds[2] * rng.normal(),
                 expected=told + sds[2] * rng.normal(),
-                tail=far_out * RECORDS + sd / math.sqrt(TAIL_SHARE) * tails.normal(),
+                tail=far_out * RECORDS + sd / math.sqrt(statistic.TAIL_SHARE) * tails.normal(),
                 score_sd=sds[0],
                 information_sd=sds[1],
                 square_sd=sds[2],
-                tail_sd=sd / math.sqrt(TAIL_SHARE),
+                tail_sd=sd / math.sqrt(statistic.TAIL_SHARE),
                 share=share,
             )
         )
@@ -606,7 +601,7 @@ def test_more_records_far_out_than_expected_are_named_where_chance_explains_it_n
     """Noise is .0016 of the records and chance .0024, so that .03 is ten of both together."""
     at = located(quadratic(truth, 2.0, far_out=0.03), PRIOR, RECORDS)
     assert at.tail == pytest.approx(0.03, abs=4 * at.tail_sd)
-    least = 2.0 / math.sqrt(TAIL_SHARE) / RECORDS
+    least = 2.0 / math.sqrt(statistic.TAIL_SHARE) / RECORDS
     chance = math.sqrt(0.03 / RECORDS)
     assert math.hypot(least, chance) < at.tail_sd < math.hypot(1.5 * least, chance)
     (said,) = at.verdicts("abcd")
@@ -686,24 +681,24 @@ def test_the_first_clip_is_of_records_and_not_of_noise():
     rng, wrong = np.random.default_rng(0), 0
 
     def settled(counts):
-        told = np.concatenate([math.sqrt(BINS_SHARE) * counts, np.full(2 * DIM, 50.0)])
-        return first_settings(PRIOR, told, math.sqrt(BINS_SHARE), 100)
+        told = np.concatenate([math.sqrt(statistic.BINS_SHARE) * counts, np.full(2 * DIM, 50.0)])
+        return first_settings(PRIOR, told, math.sqrt(statistic.BINS_SHARE), 100)
 
     def size(at):
         """Of records, from what is told of a latent."""
         told = np.diag(at.precision) * PRIOR.sd**2 - 1
         return math.sqrt(told[0] / 100)
 
-    scale = size(settled(100.0 * np.eye(BINS)[40])) / 2**0.5
+    scale = size(settled(100.0 * np.eye(statistic.BINS)[40])) / 2**0.5
     for _ in range(2_000):
-        counts = rng.normal(size=BINS)
+        counts = rng.normal(size=statistic.BINS)
         counts[[38, 39]] += 7.0
         at = settled(counts)
         assert at.clear
         wrong += not 2.0**-2 < size(at) / scale < 1.0
     assert wrong == 0
     # Too few records to tell: said, and a scale near the prior's is preferred.
-    guess = [settled(rng.normal(size=BINS)) for _ in range(200)]
+    guess = [settled(rng.normal(size=statistic.BINS)) for _ in range(200)]
     unclear = [at for at in guess if not at.clear]
     assert len(unclear) > 190
     assert np.median([abs(math.log2(at.clip_norm)) for at in unclear]) < 15
@@ -744,7 +739,7 @@ def test_a_rare_level_is_told_as_few_large_parts_and_not_as_many_small_ones():
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_what_is_too_rare_to_be_heard_may_be_as_much_as_noise_hides(alike):
-    noise = 0.01 * RECORDS * math.sqrt(PARTS_SHARE)
+    noise = 0.01 * RECORDS * math.sqrt(statistic.PARTS_SHARE)
     parts = np.array([0.6, 0.6, 0.5, 0.0] if alike else [0.98, 0.2, 0.1, 0.0])
     at = first_settings(PRIOR, sizes_of(2**0.5, parts, [1, 1, 1, 0]), noise, RECORDS)
     hidden, mean = told_by(at)[3], np.mean(told_by(at))
@@ -771,7 +766,7 @@ def test_parts_that_differ_by_noise_alone_are_taken_as_one():
     prior = PriorMoments(np.zeros(30), np.ones(30))
     for _ in range(200):
         told = sizes_of(1.0, np.full(30, 30**-0.5))
-        told[BINS:] += noise * rng.normal(size=60)
+        told[statistic.BINS :] += noise * rng.normal(size=60)
         at = first_settings(prior, told, noise, RECORDS)
         spread.append(np.log(told_by(at, prior)).std())
         held_back.append(np.mean(at.least > 0))
