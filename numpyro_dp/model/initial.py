@@ -102,9 +102,15 @@ def draw_position(
         tries, key, _, _ = state
         return (tries + 1, *attempt(key))
 
-    state = (jnp.asarray(1), *attempt(rng_key))
-    if not isinstance(state[3], Tracer) and bool(state[3]):
-        return state[2]
+    if isinstance(rng_key, Tracer):
+        # Every try within the loop: a program then holds once what draws and what judges it.
+        found = jax.eval_shape(attempt, rng_key)[1:]
+        z, finite = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)
+        state = (jnp.asarray(0), rng_key, z, finite)
+    else:
+        state = (jnp.asarray(1), *attempt(rng_key))
+        if not isinstance(state[3], Tracer) and bool(state[3]):
+            return state[2]
     return jax.lax.while_loop(again, step, state)[2]
 
 
