@@ -63,7 +63,8 @@ def light_options() -> Options:
     wanted = _WANTED | {"xla_backend_optimization_level": "1"}
     del wanted["xla_llvm_disable_expensive_passes"]
     given = os.environ.get("XLA_FLAGS", "")
-    return _known({name: value for name, value in wanted.items() if name not in given})
+    known = known_options()
+    return {name: value for name, value in wanted.items() if name in known and name not in given}
 
 
 def lightly_jitted(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

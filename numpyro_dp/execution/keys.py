@@ -63,7 +63,7 @@ def as_typed_keys(rng_key: Any, num_chains: int) -> Any:
             f"rng_key holds {keys.shape} keys; give one key, or one for each of the {num_chains} "
             "chains"
         )
-    return keys.reshape(()) if num_chains == 1 else keys
+    return keys.reshape(()) if num_chains == 1 and keys.ndim else keys
 
 
 def _folded(keys: Any, data: Any) -> Any:
@@ -97,4 +97,4 @@ def seeded_key(keys: Any) -> Any:
     """A noise key that is a one-way function of the caller's key (``secure=False``)."""
     material = b"numpyro_dp noise" + np.asarray(random.key_data(keys)).tobytes()
     words = np.frombuffer(hashlib.sha256(material).digest(), np.uint32)
-    return random.wrap_key_data(jnp.asarray(words), impl=CHACHA20)
+    return random.wrap_key_data(jax.device_put(words), impl=CHACHA20)

@@ -215,7 +215,9 @@ def numbers_of(released: ReleasedLikelihood) -> Numbers:
         # A place to begin only: what was paid for does not fail by it.
         covariance, root = variance, np.sqrt(variance)
     numbers = at.design, at.response, at.mean, covariance, root
-    return Numbers(*(jnp.asarray(x, jnp.result_type(float)) for x in numbers))
+    dtype = jnp.result_type(float)
+    # Converted on the host, where no program is compiled for it.
+    return Numbers(*jax.device_put([np.asarray(x, dtype) for x in numbers]))
 
 
 def begun(
@@ -253,8 +255,10 @@ def _starts(program: NUTSProgram, rng_key: Any, numbers: Numbers) -> dict[str, A
 
     def drawn(key: Any, turn: Any) -> dict[str, Any]:
         key, shape = random.fold_in(key, turn), numbers.mean.shape
-        near = numbers.mean + numbers.root @ random.normal(key, shape, numbers.mean.dtype)
-        own = random.uniform(key, shape, numbers.mean.dtype, -2, 2)
+        normal = random.normal(key, shape, numbers.mean.dtype)
+        near = numbers.mean + numbers.root @ normal
+        # Uniform within two of zero, without a second draw to compile.
+        own = 2 * jax.lax.erf(normal / np.sqrt(2).astype(numbers.mean.dtype))
         return unravelled(program.private_model, jnp.where(turn < _NEAR, near, own))
 
     def start(key: Any) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def chain_notes(states: dict[str, Any]) -> tuple[Note, ...]:
 
 
 def _divergent(diverging: Any) -> tuple[Note, ...]:
-    share = float(np.mean(diverging)) if np.size(diverging) else 0.0
+    share = float(np.mean(np.asarray(diverging))) if np.size(diverging) else 0.0
     if share <= _DIVERGENT:
         return ()
     text = (

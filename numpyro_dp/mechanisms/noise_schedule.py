@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int32
+import numpy as np
+from jaxtyping import Array, Float32, Int32
 
 from numpyro_dp.mechanisms._checks import checked_noise
 from numpyro_dp.mechanisms.lattice import Lattice, RecordLimit, choose_lattice, with_noise
@@ -59,6 +60,13 @@ def taken(
     last = len(schedule) - 1
     counts = Counter(schedule[min(start + k, last)] for k in range(each))
     return {level: num_chains * count for level, count in sorted(counts.items())}
+
+
+def level_at(schedule: Sequence[float], step: int | Int32[Array, ""]) -> Float32[Array, ""]:
+    """The noise multiplier of a step; of a number on the host, for which nothing is compiled."""
+    numbers: Any = np if isinstance(step, int) else jnp
+    levels = numbers.asarray(schedule, np.float32)
+    return levels[numbers.clip(step, 0, len(schedule) - 1)]
 
 
 def bound_at(

@@ -21,7 +21,7 @@ from numpyro_dp.mechanisms._checks import checked_shape
 from numpyro_dp.mechanisms.blocks import blockwise_sum
 from numpyro_dp.mechanisms.clip import integer_sum
 from numpyro_dp.mechanisms.lattice import Lattice, RecordLimit, floor_noise
-from numpyro_dp.mechanisms.noise_schedule import bound_at, planned_lattice, taken
+from numpyro_dp.mechanisms.noise_schedule import bound_at, level_at, planned_lattice, taken
 from numpyro_dp.mechanisms.random import word_pairs
 from numpyro_dp.mechanisms.sharded import (
     draws,
@@ -268,8 +268,7 @@ class PrivateSum:
             return 0.0
         if self.schedule is None:
             return self.noise_multiplier * self.clip_norm
-        levels = jnp.asarray(self.schedule, jnp.float32)
-        return levels[jnp.clip(step, 0, len(self.schedule) - 1)] * self.clip_norm
+        return level_at(self.schedule, step) * self.clip_norm
 
     def _bound(self, lattice: Lattice, step: int | Int32[Array, ""]) -> RecordLimit:
         if self.schedule is None:

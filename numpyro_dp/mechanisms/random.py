@@ -138,7 +138,9 @@ def os_key(num_chains: int | None = None) -> Key[Array, "..."]:
         )
     shape = () if num_chains is None else (num_chains,)
     words = np.frombuffer(secrets.token_bytes(4 * _KEY_WORDS * math.prod(shape)), np.uint32)
-    return random.wrap_key_data(jnp.asarray(words.reshape(*shape, _KEY_WORDS)), impl=CHACHA20)
+    # Not by `asarray`, which compiles a program.
+    words = jax.device_put(words.reshape(*shape, _KEY_WORDS))
+    return random.wrap_key_data(words, impl=CHACHA20)
 
 
 def word_pairs(key: Key[Array, ""], n: int) -> tuple[UInt32[Array, " {n}"], UInt32[Array, " {n}"]]:
@@ -167,6 +169,6 @@ def word_pairs(key: Key[Array, ""], n: int) -> tuple[UInt32[Array, " {n}"], UInt
 def scrubbed(key: Array) -> Array:
     """Zeros in the shape and type of ``key`` (typed or raw), to put where a used key was."""
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        zeros = jnp.zeros_like(random.key_data(key))
-        return random.wrap_key_data(zeros, impl=random.key_impl(key))
-    return jnp.zeros_like(key)
+        return random.wrap_key_data(scrubbed(random.key_data(key)), impl=random.key_impl(key))
+    # From the host: no program is compiled for zeros.
+    return jax.device_put(np.zeros(key.shape, key.dtype))

@@ -210,13 +210,8 @@ def round_position(bound: BoundRelease, settings: RoundSettings) -> RoundPositio
 
 
 def _noise(each: PrivateSum, steps: int) -> list[float]:
-    """Standard deviations of the noise of the first steps, from one small program."""
-    return [float(sd) for sd in _noise_sds(each, steps)]
-
-
-_noise_sds = quickly_jitted(
-    lambda each, steps: [each.noise_sd(step) for step in range(steps)], static_argnums=(0, 1)
-)
+    """Standard deviations of the noise of the first steps."""
+    return [float(each.noise_sd(step)) for step in range(steps)]
 
 
 def _read(settings: RoundSettings, released: np.ndarray, noise: float, share: float) -> Round:
