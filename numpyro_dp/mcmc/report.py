@@ -29,12 +29,12 @@ _UNMIXED, _DRAWS, _ALL_DRAWS = 1.2, 50, 100
 # enters as well (of 27 releases of nine hierarchies three, tau 1.2 to 1.5 times as wide).
 _DIVERGENT = 0.01
 _AGAIN = (
-    "The release is as good as before, and sampling it again is free: numpyro.infer.NUTS on "
+    "Sample the release again, as good as before and free: numpyro.infer.NUTS on "
     "mcmc.released.model, with a longer num_warmup, target_accept_prob=0.95, init_to_median or, of "
     "a hierarchy, the model wrapped in numpyro.handlers.reparam (LocScaleReparam(0) of its effects)"
 )
 # What notes take of a screen that is to show draws too.
-_LINES, _REPORT = 16, "print(mcmc.privacy)"
+_LINES, _REPORT = 16, "print(mcmc.privacy.full())"
 _NOTHING = (
     "No note speaks against this release. What notes cannot see: docs/howto/is-it-worth-having.md"
 )

@@ -69,9 +69,9 @@ def foretold(kind: Kind) -> tuple[str, ...]:
         (
             bool(kind.partial),
             f"{WITH_CARE}: {listed(kind.partial)} is read of those records alone who are asked "
-            f"{listed(kind.asked)}. Where it is known of every record nothing is wrong; where of "
-            "those alone (NaN or filled up for others) the answer is far off: then fit the parts "
-            "as two models, each with a share of the budget",
+            f"{listed(kind.asked)}. Where it is known of every record nothing is wrong. Fit the "
+            "parts as two models, each with a share of the budget, where it is known of those "
+            "alone (NaN or filled up for others): there the answer is far off",
         ),
         (
             bool(kind.scattered),
@@ -84,7 +84,7 @@ def foretold(kind: Kind) -> tuple[str, ...]:
             bool(kind.quantile),
             f"{WITH_CARE}: where {listed(kind.quantile)} stands for a quantile of outcomes of "
             "another law, coefficients lay up to ten of their own sds off, mostly under no other "
-            "note: fit a law of the outcomes, and take its quantile by Predictive",
+            "note. Fit a law of the outcomes, and take its quantile by Predictive",
         ),
     ]
     return tuple(text for holds, text in said if holds)

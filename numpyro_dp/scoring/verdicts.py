@@ -62,27 +62,28 @@ _CONTRADICTED, _PULLED = 4.0, 2.0
 # Where few records speak, how far scores vary is known to .06 to .30; where the truth lies far out
 # in the prior and no round found it, to .8 to 2.3 (72 releases).
 _SIZES = 0.5
+# A verdict's last sentence says what to do, its essence first: it is shown where a note is cut.
 _NEARER = (
-    "Give priors on the scale of the answer (an intercept's about where outcomes are known to lie, "
-    "others within a factor of ten; of a scale HalfNormal, not HalfCauchy), centre inputs and "
-    "outcomes by public constants and divide them by others, or give more privacy budget or records"
+    "Give priors on the scale of the answer, centre inputs and outcomes by public constants and "
+    "divide them by others, or give more privacy budget or records (priors of an intercept about "
+    "where outcomes are known to lie, others within a factor of ten; of a scale HalfNormal, not "
+    "HalfCauchy)"
 )
 _TAILS = (
-    "Amounts or counts of heavier tails than the family's are cut elsewhere in each round, so that "
-    "scales come out too small, and slopes with them: take the logarithm of what is never "
-    "negative (LogNormal for Gamma), StudentT(4, …) for Normal, NegativeBinomial2 for Poisson"
+    "Take the logarithm of what is never negative (LogNormal for Gamma), StudentT(4, …) for "
+    "Normal, NegativeBinomial2 for Poisson: heavier tails than the family's are cut elsewhere in "
+    "each round, so that scales come out too small, and slopes with them"
 )
 _FAR_OUT = (
-    "Or the truth may lie so far out in a fixed prior that no round found it: widen that to the "
-    "scale of the answer"
+    "; or widen a fixed prior to the scale of the answer: the truth may lie so far out in it that "
+    "no round found it"
 )
 _OTHER_SCALE = (
-    "The truth may lie so far out in the prior that no round found it: widen the prior to the "
-    "scale of the answer, or divide outcomes and inputs by public numbers. Or give more privacy "
-    "budget, or more records"
+    ". Widen the prior to the scale of the answer, divide outcomes and inputs by public numbers, "
+    "or give more privacy budget or records: the truth may lie so far out that no round found it"
 )
 # Priors that are narrowed until rounds arrive are not to be widened too.
-_FIRST = "That the rounds have not arrived may be why: take the remedies of that first"
+_FIRST = ". That the rounds have not arrived may be why: take the remedies of that first"
 _LEARNED = " What the others tell narrows them: too much where small groups are unlike large ones."
 
 
@@ -180,7 +181,7 @@ class Located(NamedTuple):
             "wrong family or a few far outcomes. Scales, rates and slopes may be off by more than "
             "the intervals say. Take a family with heavier tails (StudentT(4, …) for Normal, of a "
             "logarithm too, its degrees of freedom fixed; LogNormal for Gamma; NegativeBinomial2 "
-            "for Poisson), or the input that is missing. Where priors are many times wider than "
+            "for Poisson), or the input that is missing; where priors are many times wider than "
             "the answer, narrow those first: groups whose place the rounds have not found look "
             "like outliers"
         )
@@ -188,14 +189,14 @@ class Located(NamedTuple):
     def _disagree(self, kind: Kind) -> str:
         found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
         # A class has no tails.
-        remedy = f"{APART if kind.mixture else _TAILS}. " * (kind.mixture or not kind.classes)
+        remedy = (APART if kind.mixture else _TAILS) * (kind.mixture or not kind.classes)
         if self.disagreement > _TORN:
             cause = "" if kind.mixture else "the records do not fit the model, or "
-            remedy = remedy.removesuffix(". ") or _NEARER
-            return f"{DO_NOT_USE}: {found}{cause}the likelihood has several modes. {remedy}"
+            several = f"{cause}the likelihood has several modes"
+            return f"{DO_NOT_USE}: {found}{several}. {remedy or _NEARER}"
         return (
             f"{WITH_CARE}: {found}the intervals were widened by that and are not calibrated; of "
-            f"right models some releases say so too. {remedy}{_NEARER}"
+            f"right models some releases say so too. {remedy and f'{remedy}; or: '}{_NEARER}"
         )
 
     def verdicts(
@@ -237,8 +238,7 @@ class Located(NamedTuple):
             (
                 not self.clear,
                 f"{WITH_CARE}: the size of the records' scores was hardly told from noise, so that "
-                "the rounds may have asked in wrong units: give more privacy budget, or more "
-                "records",
+                "the rounds may have asked in wrong units. Give more privacy budget or records",
             ),
             (self.misfits or self.strays, self._unlike),
             (
@@ -288,19 +288,19 @@ class Located(NamedTuple):
         if not weak:
             return (
                 f"{rank}: little was told: at most {most:.0%} of the prior's variance of any "
-                "coordinate. The prior may know as much as these records at this budget, as where "
-                "they tell of few events: then give more of either. Or coordinates repeat each "
-                f"other (a softmax with every class free): then fix one of them. {far_out}",
+                "coordinate. Give more privacy budget or records where the prior may know as much "
+                "as these, as where they tell of few events; fix one of coordinates that repeat "
+                f"each other (a softmax with every class free){far_out}",
             )
         one, several = "its interval is that of", "their intervals are those of"
         thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
         found = f"{rank}: next to nothing was {TOLD_OF} {listed(weak)}: {thus}"
         if len(weak) == np.count_nonzero(heard):
             # Rare categories are a few among others; all are missed where the scale is wrong.
-            return (f"{found}. {other_scale}",)
+            return (f"{found}{other_scale}",)
         them = "them" if len(weak) > 1 else "it"
-        merge = f"{them}: merge rare categories and small groups (last terms of a basis may stay)"
-        return (f"{found}. Few records may tell of {merge}. {far_out}",)
+        few = f"where few records tell of {them} (last terms of a basis may stay)"
+        return (f"{found}. Merge rare categories and small groups, {few}{far_out}",)
 
     def _farthest(self, names: Sequence[str]) -> str:
         """Which coordinates moved most, of which the priors may be the cause."""
@@ -373,10 +373,10 @@ class Located(NamedTuple):
             found.append(
                 f"{WIDE}: little was {TOLD_OF} {listed(levels)}: of a rare category or small group "
                 "such intervals are 1.2 to 6 times as wide as NUTS's, at most as the prior, and a "
-                f"truth far out in it is pulled to its middle.{learned} Merge such, narrow a prior "
-                "that is wider than what is known, or give more privacy budget or records. Columns "
-                "beside one of far larger values (scale that one) and the last terms of a basis "
-                "are named too, and mostly hardly wider than NUTS's"
+                f"truth far out in it is pulled to its middle.{learned} Columns beside one of far "
+                "larger values (scale that one) and the last terms of a basis are named too, and "
+                "mostly hardly wider than NUTS's. Merge such, narrow a prior that is wider than "
+                "what is known, or give more privacy budget or records"
             )
         if drowned.any():
             alone = (drowned & ~several).any() and kind.dispersed

@@ -6,7 +6,11 @@ import pytest
 from numpyro_dp.accounting import Budget
 from numpyro_dp.scoring.diagnostics import Diagnostics
 from numpyro_dp.scoring.forecast import forecast
+from numpyro_dp.scoring.kinds import Kind
+from numpyro_dp.scoring.verdicts import Located
 
+TO_DO = ("Centre", "Fit", "Give", "Merge", "Pass", "Take", "That the rounds", "Widen")
+SPEAKING = Kind(unlike=["y"], partial=["x"], asked=["q"], scattered=["y"], quantile=["y"])
 FINE = Diagnostics(
     information=np.array([0.304, 0.9, 1.02]),
     noise_sd=np.array([0.1, 0.2, 0.22]),
@@ -83,3 +87,28 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     assert "one record in ten has a case" in rare
     assert "a case" not in larger
     assert max(map(len, str(found).splitlines())) <= 100
+
+
+@pytest.mark.parametrize("kind", [Kind(), Kind(mixture=True, classes=True), SPEAKING])
+def test_a_verdict_ends_with_what_to_do(kind):
+    """It is its last sentence, for that alone is shown where a verdict is cut."""
+    dim, names = 8, ["a", *(f"w[{k}]" for k in range(6)), "tau"]
+    ones, zeros, eye = np.ones(dim), np.zeros(dim), np.eye(dim)
+    fine = Located(
+        *(eye, zeros, zeros, eye, ones, ones, ones, zeros),
+        *(1.0, 1.0, 0.1, 0.0, 0.01, 1.0, 90, 0.5, False, 30.0 * ones, ones),
+    )
+    half = np.arange(dim) < 4
+    faults = [
+        {"travelled": 30.0, "resolved": np.where(half, 0.1, 1.0)},
+        {"travelled": 6.0, "checked": False, "clear": False, "unresolved": True},
+        {"disagreement": 1.9, "misfit": 2.0, "tail": 0.1},
+        {"disagreement": 3.0, "resolved": np.where(half, 0.1, 1.0)},
+        {"resolved": np.full(dim, 0.1)},
+        {"resolved": np.full(dim, 0.6), "out": np.full(dim, 9.0), "widened": np.full(dim, 3.0)},
+        {"signal": np.where(half, 1.0, 30.0)},
+    ]
+    said = [text for each in faults for text in fine._replace(**each).verdicts(names, kind=kind)]
+    ends = {text.split(". ")[-1] for text in said}
+    assert len(set(said)) > 10
+    assert {end for end in ends if not end.startswith(TO_DO)} == set()

@@ -1,9 +1,11 @@
 """A privacy report on one screen: what is to be done first, then ε with all that it depends on."""
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from html import escape
-from textwrap import shorten, wrap
+from itertools import accumulate
+from textwrap import wrap
 
 from numpyro_dp.accounting.report import render
 from numpyro_dp.accounting.report.facts import Statement
@@ -13,12 +15,14 @@ from numpyro_dp.accounting.spending import printable
 LINES = 20
 WIDTH = 100
 _NAME = 15
-# Lines that notes have however much an ε depends on, the most of a further fact, and how much of a
-# note is a beginning.
+# Lines that notes have however much an ε depends on, the most of a further fact, and the least of a
+# note: what is wrong, and what to do.
 _NOTES = 4
 _FACT = 3
-_BEGINNING = 2
+_LEAST = 2
 _FULL = ".full()"
+# What to do is the last sentence of a note.
+_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
 _POINTER = (
     "more",
     ".full() has every line; python -m numpyro_dp words (docs/explanation/ten-words.md)",
@@ -38,11 +42,11 @@ def text(report: Statement) -> str:
 
 
 def notes_alone(notes: Sequence[str], lines: int, where: str) -> str:
-    """Return notes in so many lines, each of which is begun.
+    """Return notes in so many lines, each of which says what is wrong and what to do.
 
     :param where: what shows the rest.
     """
-    rows = _shortened(notes, lines, where)
+    rows = _shortened(notes, lines, where, pointed=True)
     return "\n".join(
         f"{name if number == 0 else '':<6}{line}"
         for name, note in rows
@@ -65,11 +69,11 @@ def _rows(report: Statement) -> list[_Row]:
     core = [_row(name, fact) for name, fact in _guarantee(report)]
     pointer = _row(*_POINTER)
     left = LINES - _height(core) - _height([pointer])
-    notes = list(_shortened(report.notes, max(left, _NOTES)))
+    notes = _shortened(report.notes, max(left, _NOTES))
     left -= _height(notes)
     facts: list[_Row] = []
     for name, fact in _facts(report):
-        row = _cut(_row(name, fact), _FACT)
+        row = _ended(_row(name, fact), _FACT)
         if _height([row]) <= left:
             facts.append(row)
             left -= _height([row])
@@ -111,39 +115,61 @@ def _facts(report: Statement) -> list[tuple[str, str]]:
     ]
 
 
-def _shortened(notes: Sequence[str], room: int, where: str = _FULL) -> Iterator[_Row]:
-    """The notes in ``room`` lines; what of them is missing is said, and ``where`` it stands."""
+def _shortened(
+    notes: Sequence[str], room: int, where: str = _FULL, *, pointed: bool = False
+) -> list[_Row]:
+    """The notes in ``room`` lines; how many of them are left out is said, and ``where`` they stand.
+
+    :param pointed: say ``where`` too if all of them are there and one is cut.
+    """
     rows = [_row("note", note) for note in notes]
-    most = max([len(lines) for _, lines in rows], default=0)
-    # Every note begins, before one of them is told to its end.
-    while most > _BEGINNING and _height([_cut(row, most) for row in rows]) > room:
+    if _height(rows) <= room:
+        return rows
+    least = sum(min(len(lines), _LEAST) for _, lines in rows)
+    room -= pointed or least > room
+    most = max(len(lines) for _, lines in rows)
+    # Of every note the least, before one of them is told to its end.
+    while most > _LEAST and sum(min(len(lines), most) for _, lines in rows) > room:
         most -= 1
-    for number, row in enumerate(rows):
-        later = len(rows) - number - 1
-        left = room - bool(later)
-        if left <= 0:
-            yield "", [f"… {later + 1} more notes: {where}"]
-            return
-        shown = _cut(row, min(most, left), where)
-        room -= _height([shown])
-        yield shown
+    heights = [min(len(lines), most) for _, lines in rows]
+    told = sum(reached <= room for reached in accumulate(heights))
+    spare, shown = room - sum(heights[:told]), []
+    # What is left is for the first, which are the most harmful.
+    for row, height in zip(rows, heights[:told], strict=False):
+        shown.append(_cut(row, height + spare))
+        spare -= _height(shown[-1:]) - height
+    left = len(rows) - told
+    if pointed or left:
+        more = f"{left} more note{'s' * (left > 1)}" if left else "in full"
+        shown.append(("", [f"… {more}: {where}"]))
+    return shown
 
 
-def _cut(row: _Row, most: int, where: str = _FULL) -> _Row:
+def _cut(row: _Row, most: int) -> _Row:
+    """A note without its middle: what to do, which stands last, begins a line of its own."""
     name, lines = row
-    if len(lines) <= most:
-        return row
-    cut = f" … [more: {where}]"
-    room, last = WIDTH - _NAME - len(cut), lines[most - 1]
-    # One word without an end cannot be shortened by words.
-    kept = shorten(last, room, placeholder="", break_on_hyphens=False) or last[:room]
-    return name, [*lines[: most - 1], kept + cut]
+    *found, remedy = _SENTENCE.split(" ".join(lines))
+    if len(lines) <= most or not found:
+        return _ended(row, most)
+    last = _row(name, remedy)
+    # More lines than half of them only where what to do is told to its end.
+    _, begun = _ended(_row(name, " ".join(found)), max(most - _height([last]), most // 2, 1))
+    return name, begun + _ended(last, most - len(begun))[1]
+
+
+def _ended(row: _Row, most: int) -> _Row:
+    name, lines = row
+    return (name, _wrapped(" ".join(lines), max_lines=most)) if len(lines) > most else row
 
 
 def _row(name: str, fact: str) -> _Row:
     # Words and labels are other people's: none of them begins a line of its own, or moves a cursor.
     one_line = printable(" ".join(fact.split()))
-    return name, wrap(one_line, WIDTH - _NAME, break_on_hyphens=False) or [""]
+    return name, _wrapped(one_line) or [""]
+
+
+def _wrapped(text: str, max_lines: int | None = None) -> list[str]:
+    return wrap(text, WIDTH - _NAME, break_on_hyphens=False, max_lines=max_lines, placeholder=" …")
 
 
 def _height(rows: Sequence[_Row]) -> int:

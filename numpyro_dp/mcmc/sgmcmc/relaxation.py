@@ -182,10 +182,10 @@ def _sentence(site: str, sd: float, times: float, limit: float) -> str:
         )
     return (
         f"{found} At temperature 1 no step size spans more than {limit:.2g}, and more steps at the "
-        "same ε change nothing. What multiplies it: more records, a larger ε, fewer chains, a "
-        "preconditioner, a lower likelihood_power τ (by 1/τ, for draws from a tempered posterior). "
-        "A smaller clip_norm multiplies it too, but at the price of a bias, which these draws do "
-        "not show: ask ndp.plan for it first."
+        "same ε change nothing. More records, a larger ε, fewer chains, a preconditioner or a "
+        "lower likelihood_power τ (by 1/τ, for draws from a tempered posterior) multiply it; a "
+        "smaller clip_norm too, but at the price of a bias, which these draws do not show: ask "
+        "ndp.plan for it first."
     )
 
 

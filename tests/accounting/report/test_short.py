@@ -66,7 +66,7 @@ def test_one_screen_that_never_cuts_what_epsilon_hangs_on(
     # A note is whole, or says that it is not; those that are left out are counted.
     head = packed("\n".join(lines[: next(k for k, x in enumerate(lines) if x[:7] == "privacy")]))
     broken = [note for note in notes if f"note{printed(note)}" not in head]
-    assert not broken or "…[more:.full()]" in head or "morenotes:.full()" in head
+    assert not broken or "…" in head
 
 
 def test_what_does_not_fit_is_counted():
@@ -85,7 +85,7 @@ def test_notes_alone_take_as_many_lines_as_they_are_given():
     assert len(lines) == 8
     assert max(map(len, lines)) <= short.WIDTH
     assert lines[0] == "note  the worst of all"
-    assert lines[2].endswith("much … [more: print(x)]")
+    assert lines[2].endswith("much …")
     shown = sum(line.startswith("note") for line in lines)
     assert lines[-1] == f"      … {32 - shown} more notes: print(x)"
     assert short.notes_alone(notes[:1], 8, "print(x)") == "note  the worst of all"
@@ -93,9 +93,35 @@ def test_notes_alone_take_as_many_lines_as_they_are_given():
 
 def test_a_long_note_does_not_hide_the_next():
     report = build(notes=("much " * 400, "the second"))
-    assert " … [more: .full()]" in str(report)
+    assert "much …\n" in str(report)
     assert "the second" in str(report)
     assert len(str(report).splitlines()) <= short.LINES
+
+
+FOUND = "with care: the intervals of w are off" + ", as 4.5 of mcmc.released say" * 60
+REMEDY = "Give priors on the scale of the answer (StudentT(4, …) for Normal), or more records."
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_what_to_do_is_shown_however_long_the_note(number):
+    """It is a note's last sentence, and begins a line of its own where what comes before is cut."""
+    notes = [f"{FOUND} {k}. Of why there is much to say. {REMEDY}" for k in range(number)]
+    report = build(notes=tuple(notes))
+    screens = (str(report), short.notes_alone(notes, 12, "print(x)"))
+    for lines in (screen.splitlines() for screen in screens):
+        begun = [k for k, line in enumerate(lines) if line.startswith("note")]
+        advice = [k for k, line in enumerate(lines) if line.split() == REMEDY.split()]
+        assert len(begun) == len(advice) == number
+        assert all(low < high for low, high in zip(begun, advice, strict=True))
+        assert all(lines[k - 1].endswith(" …") for k in advice)
+    assert screens[1].splitlines()[-1] == "      … in full: print(x)"
+
+
+def test_the_most_harmful_note_has_the_lines_that_are_left():
+    whole = short.notes_alone([f"{FOUND}. {REMEDY}"] * 3, 12, "print(x)").splitlines()
+    first = [k for k, line in enumerate(whole) if line.startswith("note")]
+    # Eleven lines for three.
+    assert first == [0, 5, 8]
 
 
 def test_several_charges_are_a_list_and_the_screen_says_so():
