@@ -572,7 +572,7 @@ def printed_without_conditions(patch):
 )
 def guarantee_cut_to_fit(patch):
     honest = short._row
-    patch.setattr(short, "_row", lambda name, fact: short._cut(honest(name, fact), 2))
+    patch.setattr(short, "_row", lambda name, fact: short._ended(honest(name, fact), 2))
 
 
 @mutation(
@@ -583,3 +583,13 @@ def guarantee_cut_to_fit(patch):
 def notes_dropped_silently(patch):
     honest = short._shortened
     patch.setattr(short, "_shortened", lambda *given: [r for r in honest(*given) if r[0]])
+
+
+@mutation(
+    "A note that is too long is cut at its end, where what to do stands.",
+    f"{SHORT}::test_what_to_do_is_shown_however_long_the_note",
+    "advice",
+    given={"number": 2},
+)
+def notes_cut_at_their_end(patch):
+    patch.setattr(short, "_cut", short._ended)
