@@ -35,7 +35,12 @@ class Costed(Protocol):
 
 @contextlib.contextmanager
 def steps_bar(
-    total: int, table: EpsilonTable, *, shown: bool, form: Callable[[float], str] = rounded_up
+    total: int,
+    table: EpsilonTable,
+    *,
+    shown: bool,
+    form: Callable[[float], str] = rounded_up,
+    leave: bool = True,
 ) -> Generator[Callable[..., None]]:
     """Yield what shows a number of steps done, with the ε reached by then.
 
@@ -47,10 +52,11 @@ def steps_bar(
     :param shown: whether there is a bar, of several processes in the first one alone; none where
         tqdm is switched off (``TQDM_DISABLE=1``) either.
     :param form: how ε is written, never too small.
+    :param leave: whether it stands when all is done; one of what only prepares a run does not.
 
     No failure of the bar ends what it shows.
     """
-    bar = _bar(total) if shown and is_first() else None
+    bar = _bar(total, leave) if shown and is_first() else None
     if bar is None:
         yield lambda *_, **__: None
         return
@@ -87,11 +93,11 @@ def _harmless() -> contextlib.AbstractContextManager[None]:
     return contextlib.suppress(Exception)
 
 
-def _bar(total: int) -> Any:
+def _bar(total: int, leave: bool) -> Any:
     with _harmless():
         # Without smoothing: the rate is of all steps that count. Each call is shown, however long
         # the one before took.
-        bar = tqdm.auto.tqdm(total=total, mininterval=0, miniters=1, smoothing=0)
+        bar = tqdm.auto.tqdm(total=total, mininterval=0, miniters=1, smoothing=0, leave=leave)
         # One that is disabled has neither rate nor start.
         return None if bar.disable else bar
     return None

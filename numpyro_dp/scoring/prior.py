@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro import distributions as dist, handlers
 from numpyro.infer import init_to_sample
 
-from numpyro_dp._quick_compile import quickly_jitted
+from numpyro_dp._quick_compile import lightly_jitted, quickly_jitted
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.silent_directions import Meetings
 from numpyro_dp.model.data_free import run_data_free
@@ -86,7 +86,7 @@ def steepness(model: PrivateModel, prior: PriorMoments) -> np.ndarray:
     return np.asarray(_steepness(model, prior.sd), np.float64)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(lightly_jitted, static_argnums=0)
 def _steepness(model: PrivateModel, sd: Any) -> Any:
     def log_prior(x: Any) -> Any:
         return model.log_prior(unravelled(model, x * sd))

@@ -20,6 +20,7 @@ from jax import random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from numpyro_dp._quick_compile import lightly_jitted
 from numpyro_dp.accounting import Relation
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution import arguments
@@ -270,7 +271,8 @@ class _Rehearsed(AdaptedFit):
         return known.pull @ (known.centre - at) + noise
 
 
-@partial(jax.jit, static_argnums=(0, 5))
+# As quick as one that takes twice as long to compile: a rehearsal is small.
+@partial(lightly_jitted, static_argnums=(0, 5))
 def _ends(
     fit: _Rehearsed, begin: Carry, known: Rehearsal, keys: Any, num_steps: Any, tail: int
 ) -> Float[Array, "runs dim"]:

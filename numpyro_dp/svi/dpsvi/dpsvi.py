@@ -274,7 +274,8 @@ class DPSVI(ChargedSVI):
         inputs = (args, kwargs, init_state, init_params)
         with self._account.opened("DPSVI.run", rng_key, *inputs) as run:
             num_steps = _validate.positive_int("num_steps", num_steps)
-            ready = run.prepared(self.prepared, rng_key, num_steps, *inputs, run.reading)
+            with steps_bar(num_steps, (), shown=progress_bar, leave=False):
+                ready = run.prepared(self.prepared, rng_key, num_steps, *inputs, run.reading)
             # While nothing is spent yet: whoever turns warnings into errors keeps the budget.
             unresolved = unresolved_matrix(self.guide, ready.plan, num_steps)
             if unresolved is not None:

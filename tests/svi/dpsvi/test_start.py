@@ -161,3 +161,24 @@ def test_few_made_up_records_serve_where_the_start_is_the_same(monkeypatch, mode
         state = made.init(KEY, X)
         assert jax.tree.all(jax.tree.map(lambda a, b: jnp.all(a == b), state, expected))
         assert max(rows) == (3 if few else len(X))
+
+
+def test_the_bar_says_that_a_run_is_prepared_and_is_gone_when_it_begins(capsys):
+    """Before the charge a model is traced and compiled, which takes a while."""
+
+    def anew(x):
+        model(x)
+
+    broke = ndp.Accountant(ndp.Budget(0.01, 1e-5))
+    made = ndp.DPSVI(
+        anew, AutoNormal(anew), optax.sgd(1e-6), clip_norm=1.0, noise_multiplier=1.0,
+        accountant=broke,
+    )  # fmt: skip
+    with pytest.raises(ndp.BudgetExceededError):
+        made.run(KEY, 5, X)
+    said = capsys.readouterr().err
+    assert "compiling" in said
+    assert said.split("\r")[-1].strip() == ""
+    with pytest.raises(ndp.BudgetExceededError):
+        made.run(KEY, 5, X, progress_bar=False)
+    assert capsys.readouterr().err == ""
