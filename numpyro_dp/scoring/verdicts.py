@@ -65,9 +65,8 @@ _SIZES = 0.5
 # A verdict's last sentence says what to do, its essence first: it is shown where a note is cut.
 _NEARER = (
     "Give priors on the scale of the answer, centre inputs and outcomes by public constants and "
-    "divide them by others, or give more privacy budget or records (priors of an intercept about "
-    "where outcomes are known to lie, others within a factor of ten; of a scale HalfNormal, not "
-    "HalfCauchy)"
+    "divide them by others, or give more privacy budget or records (an intercept's prior about "
+    "where outcomes lie, others within a factor of ten; of a scale HalfNormal, not HalfCauchy)"
 )
 _TAILS = (
     "Take the logarithm of what is never negative (LogNormal for Gamma), StudentT(4, …) for "
@@ -84,6 +83,7 @@ _OTHER_SCALE = (
 )
 # Priors that are narrowed until rounds arrive are not to be widened too.
 _FIRST = ". That the rounds have not arrived may be why: take the remedies of that first"
+_LAW = ", or give groups one law (a hierarchy), which narrows them"
 _LEARNED = " What the others tell narrows them: too much where small groups are unlike large ones."
 
 
@@ -182,8 +182,7 @@ class Located(NamedTuple):
             "the intervals say. Take a family with heavier tails (StudentT(4, …) for Normal, of a "
             "logarithm too, its degrees of freedom fixed; LogNormal for Gamma; NegativeBinomial2 "
             "for Poisson), or the input that is missing; where priors are many times wider than "
-            "the answer, narrow those first: groups whose place the rounds have not found look "
-            "like outliers"
+            "the answer, narrow those first: groups that no round has found look like outliers"
         )
 
     def _disagree(self, kind: Kind) -> str:
@@ -192,12 +191,11 @@ class Located(NamedTuple):
         remedy = (APART if kind.mixture else _TAILS) * (kind.mixture or not kind.classes)
         if self.disagreement > _TORN:
             cause = "" if kind.mixture else "the records do not fit the model, or "
-            several = f"{cause}the likelihood has several modes"
-            return f"{DO_NOT_USE}: {found}{several}. {remedy or _NEARER}"
-        return (
-            f"{WITH_CARE}: {found}the intervals were widened by that and are not calibrated; of "
-            f"right models some releases say so too. {remedy and f'{remedy}; or: '}{_NEARER}"
-        )
+            found += f"{cause}the likelihood has several modes"
+            return f"{DO_NOT_USE}: {found}. {remedy or _NEARER}"
+        remedies = f"{remedy}; or {_NEARER[0].lower()}{_NEARER[1:]}" if remedy else _NEARER
+        found += "the intervals were widened by that and are not calibrated; of right models some "
+        return f"{WITH_CARE}: {found}releases say so too. {remedies}"
 
     def verdicts(
         self,
@@ -247,8 +245,8 @@ class Located(NamedTuple):
                 "hang together, as those of correlated inputs do, have intervals as if they did "
                 "not, often far too wide, or too narrow where columns say the same (a column "
                 "twice, all levels beside an intercept). Centre and scale the inputs by public "
-                "constants, leave out columns that repeat others, merge small groups, or give more "
-                "privacy budget or records",
+                "constants, leave out columns that repeat others, merge groups that can be merged, "
+                "or give more privacy budget or records",
             ),
         ]
         found = [*(text for holds, text in said if holds), *self._contradicted(names)]
@@ -299,8 +297,9 @@ class Located(NamedTuple):
             # Rare categories are a few among others; all are missed where the scale is wrong.
             return (f"{found}{other_scale}",)
         them = "them" if len(weak) > 1 else "it"
-        few = f"where few records tell of {them} (last terms of a basis may stay)"
-        return (f"{found}. Merge rare categories and small groups, {few}{far_out}",)
+        leave = f"or leave {them} to the prior (to the groups' law in a hierarchy)"
+        few = f"{leave}, where few records tell of {them}{far_out}"
+        return (f"{found}. Merge what can be merged, give more privacy budget or records, {few}",)
 
     def _farthest(self, names: Sequence[str]) -> str:
         """Which coordinates moved most, of which the priors may be the cause."""
@@ -369,14 +368,14 @@ class Located(NamedTuple):
             )
         if levels:
             # What no term reads is learned from the groups that were heard alone.
-            learned = "" if _heard(names, read).all() else _LEARNED
+            learned, law = ("", _LAW) if _heard(names, read).all() else (_LEARNED, "")
             found.append(
                 f"{WIDE}: little was {TOLD_OF} {listed(levels)}: of a rare category or small group "
                 "such intervals are 1.2 to 6 times as wide as NUTS's, at most as the prior, and a "
                 f"truth far out in it is pulled to its middle.{learned} Columns beside one of far "
                 "larger values (scale that one) and the last terms of a basis are named too, and "
-                "mostly hardly wider than NUTS's. Merge such, narrow a prior that is wider than "
-                "what is known, or give more privacy budget or records"
+                "mostly hardly wider than NUTS's. Merge such where that can be, give more privacy "
+                f"budget or records, or narrow a prior that is wider than what is known{law}"
             )
         if drowned.any():
             alone = (drowned & ~several).any() and kind.dispersed
@@ -385,8 +384,8 @@ class Located(NamedTuple):
                 f"{WIDE}: privacy noise doubles intervals: those of {counted(names, drowned)} are "
                 f"up to {self.widened[drowned].max():.2g} times as wide as the records', before "
                 f"a prior or groups' law narrows them{skewed}. Centre columns by public constants, "
-                "take fewer coordinates (merge small groups and rare categories), priors on the "
-                "scale of the answer, or more privacy budget or records"
+                "take more privacy budget or records, priors on the scale of the answer, groups "
+                "under one law (a hierarchy), or fewer coordinates: merge what can be merged"
             )
         return tuple(found)
 

@@ -384,6 +384,7 @@ def test_what_no_round_heard_of_is_named(truth):
     (said,) = at.untold(["a", "b", "rare", "d"])
     assert said.startswith("wide: next to nothing was told of rare: its")
     assert said in at.verdicts(["a", "b", "rare", "d"])
+    assert "more privacy budget or records, or leave it to the prior (to the groups' law" in said
     assert not located(quadratic((information, mode), 1.0), PRIOR, RECORDS).untold("abcd")
     many = at._replace(resolved=np.zeros(9))
     (of_all,) = many.untold("abcdefghi")
@@ -491,7 +492,10 @@ def test_what_few_records_told_of_is_named(truth):
     assert len(found) == 1
     said = found[0]
     assert said.startswith("wide: little was told of level[0]: of a rare category or small group")
-    assert "Merge such" in said
+    # Hospitals cannot be merged.
+    assert "Merge such where that can be, give more privacy budget or records" in said
+    assert "hierarchy" not in said
+    assert "one law (a hierarchy)" in at.verdicts(names, [True] * 4)[-1]
     # Of what every record speaks of, only a little of it.
     assert "far larger values (scale that one) and the last terms of a basis are named" in said
     assert beginning(said) == "wide: little was told of level[0]"
