@@ -19,8 +19,9 @@ _REST = re.compile(r"[:(,]")
 # A coordinate of a vector.
 _ENTRY = re.compile(r"(?P<site>.*)\[(?P<at>\d+)\]")
 TOLD_OF = "told of"
-# So many coordinates are told by name.
+# So many coordinates are told by name; of more it is said where they stand.
 NAMED = 6
+_MOST = ", the most of diagnostics.widened"
 
 
 class Kind(NamedTuple):
@@ -90,22 +91,26 @@ def foretold(kind: Kind) -> tuple[str, ...]:
     return tuple(text for holds, text in said if holds)
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names in a row, the first six where there are many; neighbours of a site as a range."""
+def listed(names: Sequence[str], least_of: str = "") -> str:
+    """Names in a row, the first six where there are many; neighbours of a site as a range.
+
+    :param least_of: field of the diagnostics that tells which the others are.
+    """
     names = _in_ranges(names)
     # One more takes no more room by its name.
     if len(names) <= NAMED + 1:
         return ", ".join(names)
-    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+    where = f" (the least of diagnostics.{least_of})" * bool(least_of)
+    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more{where}"
 
 
-def counted(names: Sequence[str], chosen: np.ndarray) -> str:
-    """The chosen coordinates by name, of a site with many how many of its own these are."""
+def counted(names: Sequence[str], widened: np.ndarray) -> str:
+    """Which coordinates are widened, by name; of a site with many how many of its own these are."""
     sites = [name.partition("[")[0] for name in names]
     sizes, told = Counter(sites), []
-    for site, group in groupby(np.flatnonzero(chosen), lambda k: sites[k]):
+    for site, group in groupby(np.flatnonzero(widened), lambda k: sites[k]):
         own = [names[k] for k in group]
-        told += own if len(own) <= NAMED else [f"{site} ({len(own)} of {sizes[site]})"]
+        told += own if len(own) <= NAMED else [f"{site} ({len(own)} of {sizes[site]}{_MOST})"]
     return ", ".join(told)
 
 

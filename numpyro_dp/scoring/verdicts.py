@@ -83,7 +83,7 @@ _OTHER_SCALE = (
 )
 # Priors that are narrowed until rounds arrive are not to be widened too.
 _FIRST = ". That the rounds have not arrived may be why: take the remedies of that first"
-_LAW = ", or give groups one law (a hierarchy), which narrows them"
+_LAW = ", give groups one law (a hierarchy), which narrows them"
 _LEARNED = " What the others tell narrows them: too much where small groups are unlike large ones."
 
 
@@ -291,8 +291,9 @@ class Located(NamedTuple):
                 f"each other (a softmax with every class free){far_out}",
             )
         one, several = "its interval is that of", "their intervals are those of"
+        where = "" if thus else "resolved"  # What adapts has no diagnostics.
         thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
-        found = f"{rank}: next to nothing was {TOLD_OF} {listed(weak)}: {thus}"
+        found = f"{rank}: next to nothing was {TOLD_OF} {listed(weak, where)}: {thus}"
         if len(weak) == np.count_nonzero(heard):
             # Rare categories are a few among others; all are missed where the scale is wrong.
             return (f"{found}{other_scale}",)
@@ -362,20 +363,20 @@ class Located(NamedTuple):
         found = []
         if single:
             found.append(
-                f"{WITH_CARE}: little was {TOLD_OF} {listed(single)}: what was released hardly "
-                "stands out of noise, as of a dispersion, of which few outcomes tell, or a rare "
-                "input: the interval may be off. Give more privacy budget or records"
+                f"{WITH_CARE}: little was {TOLD_OF} {listed(single, 'signal')}: what was released "
+                "hardly stands out of noise, as of a dispersion, of which few outcomes tell, or a "
+                "rare input: the interval may be off. Give more privacy budget or records"
             )
         if levels:
             # What no term reads is learned from the groups that were heard alone.
             learned, law = ("", _LAW) if _heard(names, read).all() else (_LEARNED, "")
             found.append(
-                f"{WIDE}: little was {TOLD_OF} {listed(levels)}: of a rare category or small group "
-                "such intervals are 1.2 to 6 times as wide as NUTS's, at most as the prior, and a "
-                f"truth far out in it is pulled to its middle.{learned} Columns beside one of far "
-                "larger values (scale that one) and the last terms of a basis are named too, and "
-                "mostly hardly wider than NUTS's. Merge such where that can be, give more privacy "
-                f"budget or records, or narrow a prior that is wider than what is known{law}"
+                f"{WIDE}: little was {TOLD_OF} {listed(levels, 'signal')}: of a rare category or "
+                "small group such intervals are 1.2 to 6 times as wide as NUTS's, at most as the "
+                f"prior, and a truth far out in it is pulled to its middle.{learned} Columns "
+                "beside one of far larger values (scale that one) and last terms of a basis are "
+                "named too, mostly hardly wider than NUTS's. Merge such where that can be, give "
+                f"more privacy budget or records{law}, or narrow a prior wider than what is known"
             )
         if drowned.any():
             alone = (drowned & ~several).any() and kind.dispersed

@@ -1,6 +1,7 @@
 """What follows from the rounds: exact where nothing is noisy, honest where it is."""
 
 import math
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.linalg import norm
 
 from numpyro_dp.scoring import statistic
 from numpyro_dp.scoring.adaptation import BEGINS
+from numpyro_dp.scoring.diagnostics import Diagnostics
 from numpyro_dp.scoring.forecast import geometric_shares, histogram_share
 from numpyro_dp.scoring.information import (
     Entries,
@@ -18,7 +20,7 @@ from numpyro_dp.scoring.information import (
     pattern,
     weighted_information,
 )
-from numpyro_dp.scoring.kinds import WITH_CARE, Kind, beginning, listed
+from numpyro_dp.scoring.kinds import WITH_CARE, Kind, beginning, counted, listed
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.prior import heard_directions
 from numpyro_dp.scoring.rounds import (
@@ -388,7 +390,7 @@ def test_what_no_round_heard_of_is_named(truth):
     assert not located(quadratic((information, mode), 1.0), PRIOR, RECORDS).untold("abcd")
     many = at._replace(resolved=np.zeros(9))
     (of_all,) = many.untold("abcdefghi")
-    assert "of a, b, c, d, e, f and 3 more: their" in of_all
+    assert "of a, b, c, d, e, f and 3 more (the least of diagnostics.resolved): their" in of_all
     # Where nothing has arrived, narrower priors are the remedy, and wider ones are not named too.
     assert "widen" in said
     assert "Widen" in of_all
@@ -497,7 +499,7 @@ def test_what_few_records_told_of_is_named(truth):
     assert "hierarchy" not in said
     assert "one law (a hierarchy)" in at.verdicts(names, [True] * 4)[-1]
     # Of what every record speaks of, only a little of it.
-    assert "far larger values (scale that one) and the last terms of a basis are named" in said
+    assert "far larger values (scale that one) and last terms of a basis are named" in said
     assert beginning(said) == "wide: little was told of level[0]"
     # What no term reads is learned of the levels that were heard.
     assert "small groups are unlike large ones" in said
@@ -785,6 +787,9 @@ def test_neighbours_are_told_as_a_range():
         listed([f"w[{k}]" for k in (17, 18, 19, 21, 22, 30)]) == "w[17]–w[19], w[21], w[22], w[30]"
     )
     assert listed(["a[0]", "b[1]", "b[2]", "c", "m[0,1]", "m[0,2]", "m[0,3]"]).count("–") == 0
+    told = counted([f"w[{k}]" for k in range(20)], np.arange(20) % 2)
+    assert told == "w (10 of 20, the most of diagnostics.widened)"
+    assert set(re.findall(r"diagnostics\.(\w+)", told)) < set(Diagnostics._fields)
     many = listed([f"w[{2 * k}]" for k in range(20)])
     assert many.endswith("w[10] and 14 more")
 
