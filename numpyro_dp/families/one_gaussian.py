@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
@@ -209,17 +209,28 @@ def has_free_shares(model: PrivateModel) -> bool:
     """
     if not _has_mixture(model):
         return False
-    first, second = (model.init(random.key(k), init_to_sample) for k in (0, 1))
+    first, second = (_shares(model, model.init(random.key(k), init_to_sample)) for k in (0, 1))
+    return not all(np.allclose(one, other) for one, other in zip(first, second, strict=True))
+
+
+def _shares(model: PrivateModel, z: Mapping[str, Any]) -> list[np.ndarray]:
+    """Shares of each mixture's components at a position."""
     arrays = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in model.layout.structs(1)]
+    sites = record_sites(model.function, model, model.constrain(z), arrays, random.key(0))
+    laws = [peeled(site["fn"]).fn for site in sites.values() if site["is_observed"]]
+    mixed = [law for law in laws if isinstance(law, _MIXTURES)]
+    return [np.asarray(jax.nn.softmax(law.mixing_distribution.logits)) for law in mixed]
 
-    def shares(z: Mapping[str, Any]) -> list[np.ndarray]:
-        sites = record_sites(model.function, model, model.constrain(z), arrays, random.key(0))
-        laws = [peeled(site["fn"]).fn for site in sites.values() if site["is_observed"]]
-        mixed = [law for law in laws if isinstance(law, _MIXTURES)]
-        return [np.asarray(jax.nn.softmax(law.mixing_distribution.logits)) for law in mixed]
 
-    pairs = zip(shares(first), shares(second), strict=True)
-    return not all(np.allclose(one, other) for one, other in pairs)
+def closest(model: PrivateModel, z: Mapping[str, Any]) -> tuple[float, float]:
+    """At a position, own sds between the two closest components of a mixture; the least share.
+
+    NaN for the former where nothing is known, as of :func:`overlap`.
+    """
+    values = jax.tree.map(lambda value: jnp.asarray(value)[None], model.constrain(z))
+    gaps = [np.min(apart) for each in _moments_of(model, values) for apart, _ in _gaps(each)]
+    least = min(float(np.min(shares)) for shares in _shares(model, z))
+    return float(min(gaps, default=math.nan)), least
 
 
 @lru_cache(maxsize=16)
@@ -244,16 +255,20 @@ def blurred(model: PrivateModel) -> float:
     Of records that come of such components none tells which, and several modes may suit them all,
     however far apart the priors of the centres are. Whose sds differ by three times are not meant.
     """
-    close = []
-    for mean, log_variance in (np.moveaxis(each, 1, 0) for each in _moments(model)):
-        sds = np.exp(log_variance / 2)
-        for one, other in combinations(range(mean.shape[1]), 2):
-            gap = (mean[:, one] - mean[:, other]) / ((sds[:, one] + sds[:, other]) / 2)
-            stretch = np.abs(np.log(sds[:, one] / sds[:, other])).max(-1)
-            # Of two records whichever tells them better; its numbers count together.
-            apart = np.linalg.norm(gap.reshape(len(gap), 2, -1), axis=2).max(1)
-            close.append((apart < 2) & (stretch < np.log(3)))
+    gaps = [pair for each in _moments(model) for pair in _gaps(each)]
+    close = [(apart < 2) & (stretch < np.log(3)) for apart, stretch in gaps]
     return float(np.any(close, axis=0).mean()) if close else math.nan
+
+
+def _gaps(moments: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each pair of components, by draw: own sds apart, and the logarithm of their sds' ratio."""
+    mean, log_variance = np.moveaxis(moments, 1, 0)
+    sds = np.exp(log_variance / 2)
+    for one, other in combinations(range(mean.shape[1]), 2):
+        gap = (mean[:, one] - mean[:, other]) / ((sds[:, one] + sds[:, other]) / 2)
+        stretch = np.abs(np.log(sds[:, one] / sds[:, other])).max(-1)
+        # Of two records whichever tells them better; its numbers count together.
+        yield np.linalg.norm(gap.reshape(len(gap), 2, -1), axis=2).max(1), stretch
 
 
 @lru_cache(maxsize=16)
@@ -262,7 +277,11 @@ def _moments(model: PrivateModel) -> list[np.ndarray]:
 
     Of shape (draws, 2, components, numbers), the numbers of one record and then of another.
     """
-    drawn = prior_draws(model, random.key(0))[1]
+    return _moments_of(model, prior_draws(model, random.key(0))[1])
+
+
+def _moments_of(model: PrivateModel, drawn: Any) -> list[np.ndarray]:
+    """The same of such draws, stacked."""
 
     def features(values: dict) -> list[Any]:
         found: list[list[Any]] = []

@@ -28,7 +28,8 @@ class Kind(NamedTuple):
     """What verdicts hang on beside the released numbers; public.
 
     - **mixture**: whether components may trade places; **apart**: whether their priors are too far
-      apart for that; **nearness**: in what they are not, in words.
+      apart for that; **nearness**: in what they are not, in words; **found**: how they lie in what
+      was released, in words.
     - **unlike**: sites whose law reads another outcome that is not drawn with them.
     - **partial**: arrays that are read of those records alone who are asked **asked**.
     - **quantile**: sites of an asymmetric Laplace law.
@@ -41,6 +42,7 @@ class Kind(NamedTuple):
     mixture: bool = False
     apart: bool = False
     nearness: str = ""
+    found: str = ""
     unlike: Sequence[str] = ()
     partial: Sequence[str] = ()
     asked: Sequence[str] = ()
@@ -58,7 +60,8 @@ def foretold(kind: Kind) -> tuple[str, ...]:
             kind.mixture and not kind.apart,
             f"{WITH_CARE}: of a mixture the rounds may agree on a place between its modes, "
             f"which no number here tells{kind.nearness and f' ({kind.nearness})'}: before records "
-            f"are spent on one, ndp.coverage tries it on records made up from the model. {APART}",
+            "are spent on one, ndp.coverage tries it on records made up from the model. "
+            f"{kind.found}{APART}",
         ),
         (
             bool(kind.unlike),

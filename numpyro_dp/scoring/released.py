@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +30,7 @@ from numpyro_dp.families.one_gaussian import (
     MOST_BLURRED,
     asymmetric,
     blurred,
+    closest,
     has_free_shares,
     may_scatter,
     of_classes,
@@ -45,6 +48,11 @@ from numpyro_dp.scoring.prior import walks
 from numpyro_dp.scoring.statistic import coordinate_names, unravelled
 from numpyro_dp.scoring.verdicts import Located
 
+# Of 96 releases of two or three components (priors that swap 1 to 3 % of pairs) 59 ended farther
+# apart and with larger shares, under no other note than of width: each latent lay within 3.0 of its
+# own sds of the truth. Five lay up to 126 off under no other: one at .5, the others with shares
+# below .08.
+_FAR_APART, _LEAST_SHARE = 3.0, 0.1
 _FACTOR, _AUXILIARY = "released_likelihood", "_released_latent"
 
 
@@ -143,7 +151,25 @@ def _log_likelihood(
 
 def verdicts_of(model: PrivateModel, at: Located) -> tuple[str, ...]:
     """What the released numbers, and the kind of the model, say against a release."""
-    return at.verdicts(coordinate_names(model), read_coordinates(model), kind_of(model))
+    kind = kind_of(model)
+    if kind.mixture and not kind.apart:
+        kind = kind._replace(found=_components_found(model, tuple(at.mean)))
+    return at.verdicts(coordinate_names(model), read_coordinates(model), kind)
+
+
+@lru_cache(maxsize=4)
+def _components_found(model: PrivateModel, mean: tuple[float, ...]) -> str:
+    """Whether components lie in the release as they did where rounds had found their mode."""
+    gap, share = closest(model, unravelled(model, jnp.asarray(mean)))
+    if not math.isfinite(gap):
+        return ""
+    clear = gap > _FAR_APART and share > _LEAST_SHARE
+    right = "of 59 such releases, under no other note than of width, none was wrong"
+    wrong = "so lay releases that were wrong, by up to 126 sds, under no other note than of width"
+    return (
+        f"Here the closest two lie {gap:.1f} of their own sds apart, and the smallest share is "
+        f"{share:.0%}: {right if clear else wrong}. "
+    )
 
 
 def kind_of(model: PrivateModel) -> Kind:

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.flatten_util import ravel_pytree
 from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_dp as ndp
@@ -15,12 +16,13 @@ from numpyro_dp.families.one_gaussian import (
     APART_BELOW,
     _stepped,
     blurred,
+    closest,
     has_free_shares,
     overlap,
 )
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.kinds import foretold
-from numpyro_dp.scoring.released import kind_of
+from numpyro_dp.scoring.released import _components_found, kind_of
 from tests.model.examples import EXAMPLES
 from tests.model.zoo import ACCEPTED
 
@@ -237,6 +239,23 @@ def test_how_much_the_priors_of_components_overlap(model, low, high):
 def test_how_often_components_lie_closer_than_two_of_their_sds(model, low, high):
     found = blurred(PrivateModel(model, (X, GROUP, REAL)))
     assert np.isnan(found) if low is None else low <= found <= high
+
+
+def test_the_note_on_mixtures_tells_how_its_components_lie_in_what_was_released():
+    """Of releases with no other note those were wrong whose components met, or had no share."""
+    split = PrivateModel(mixture([-1.0, 1.0], 0.5), (X, GROUP, REAL))
+    at = {name: jnp.zeros(each.shape) for name, each in split.structure.latents.items()}
+    ends = at | {"middle": jnp.array([-2.0, 2.0])}
+    np.testing.assert_allclose(closest(split, ends), (4.0, 0.5), rtol=1e-5)
+
+    def found(z):
+        row = ravel_pytree(dict(sorted(z.items())))[0]
+        return _components_found(split, tuple(map(float, row)))
+
+    assert "none was wrong" in found(ends)
+    assert "4.0 of their own sds apart, and the smallest share is 50%" in found(ends)
+    assert "were wrong" in found(ends | {"share": jnp.array([5.0])})
+    assert "were wrong" in found(ends | {"middle": jnp.array([-0.1, 0.1])})
 
 
 def two_mixtures():
