@@ -39,6 +39,8 @@ _MISFIT = (1.0, 25.0)
 # change of information on it: 1/4 of all of it where it changes evenly. Of rare outcomes (logistic,
 # 1 to 4 % of 6,000 to 20,000) .1 to 1 lost the bias of 2 to 11 own sds that there was without.
 _BEND = 1 / 12
+# Where it asked at more units of information per record than this, it says nothing.
+_FARTHEST = 30.0
 # A step leads against a score, or too far, by this many of its noise sds.
 _AGAINST = 2.0
 # Variance of whether a record is far out where the model fits: about the share of outcomes that
@@ -69,6 +71,14 @@ class PriorMoments(NamedTuple):
     def alike(self) -> Vector:
         """A number for each w, the same of those of which records tell alike, as of groups."""
         return np.arange(len(self.sd)) if self.entries is None else self.entries.alike
+
+    @property
+    def latents(self) -> Vector:
+        """A number for each w from 0, the same of those of a latent."""
+        sites = np.zeros(len(self.sd), int) if self.sites is None else self.sites
+        groups = np.bincount(self.alike)[self.alike] > 1
+        each = np.where(groups, np.max(sites) + 1 + self.alike, sites)
+        return np.unique(each, return_inverse=True)[1]
 
 
 class Law(NamedTuple):
@@ -305,7 +315,7 @@ def pool(
     precisions = inv(private + column(curvature) * np.eye(dim))
     whole = symmetric(inv(precisions.sum(0)))
     weights = traces(whole @ precisions) / dim
-    entries = pattern(prior.entries, whitening)
+    entries = pattern(prior.entries, whitening, prior.latents)
     if final:
         found = weighted_information(informations, sds, frames, whole @ precisions, entries)
     else:
@@ -313,7 +323,7 @@ def pool(
         found = fitted_information(informations, sds, back, away, num_records, entries)
     in_prior = whitening @ prior.precision @ whitening.T
     so_far = whitening @ rounds[-1].at.precision @ whitening.T
-    information, left, unresolved = shrunk(found, in_prior, so_far, final=final)
+    information, left, unresolved, entries = shrunk(found, in_prior, so_far, final=final)
     scores = (frames @ np.array([r.score for r in rounds])[..., None])[..., 0]
     response = whole @ _applied(precisions, scores + places @ information.T)
     noise = whole
@@ -362,7 +372,10 @@ def _curvature(away: Vector, told: Vector, unsure: Vector, num_records: int) -> 
     """
     near = 1 / (unsure**2 * (1 + away))
     changed = (told - near @ told / near.sum()) ** 2 - unsure**2
-    return np.maximum(away**2 / num_records, _BEND * away * np.maximum(changed, 0))
+    # Beyond one unit of information per record it says nothing of how far. With less of this, a
+    # scale went to twice what the last round said, and took five rounds to come back.
+    bent = away**2 / num_records * np.exp(np.minimum(away / num_records, _FARTHEST))
+    return np.maximum(bent, _BEND * away * np.maximum(changed, 0))
 
 
 def posterior(

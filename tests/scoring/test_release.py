@@ -199,7 +199,7 @@ def test_rare_levels_are_not_cut_more_in_each_round():
 def test_slopes_beside_groups_and_a_column_in_years_arrive():
     """40 groups: slopes were 3.8 to 5.7 times as wide as the records' own, and still on their way.
 
-    Now 2.0 to 3.4 times, in the middle of these five, the widest 3.7.
+    Now 1.3 to 1.5 times, in the middle of these five, the widest 1.5.
     """
     rng = np.random.default_rng(12)
     group = rng.choice(40, 5_000, p=rng.dirichlet(np.full(40, 2.0))).astype(np.int32)
@@ -229,15 +229,18 @@ def test_slopes_beside_groups_and_a_column_in_years_arrive():
         widths.append(sds / own)
         off.append((found.located.mean[slopes] - truth) / np.hypot(sds, own))
         assert not any("arrived" in said for said in found.diagnostics.verdicts)
-    assert (np.median(widths, axis=0) < 4).all()
+    assert (np.median(widths, axis=0) < 1.7).all()
     # Of three medians of five halves of normal numbers, one is above 1.6 in a thousand.
     assert (np.median(np.abs(off), axis=0) < 1.6).all()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("centre", [0.0, 50.0])
-def test_columns_beside_groups_that_are_not_centred_are_named(centre):
-    """All but the smallest groups and the slope are 2 to 7 times as wide as NUTS's, 1.5 centred."""
+@pytest.mark.parametrize(("centre", "wider"), [(0.0, 2.2), (50.0, 1.3)])
+def test_columns_beside_groups_need_not_be_centred(centre, wider):
+    """Slope and groups were 2 to 7 times as wide as NUTS's; now 1.5 and 1.3, centred 1.2.
+
+    In one of four releases the slope is twice as wide, and named.
+    """
     rng = np.random.default_rng(10)
     group = rng.choice(28, 6_000, p=rng.dirichlet(np.full(28, 1.5))).astype(np.int32)
     age = rng.uniform(20, 80, 6_000)
@@ -255,16 +258,12 @@ def test_columns_beside_groups_that_are_not_centred_are_named(centre):
 
     release = ndp.LikelihoodRelease(hierarchy, privacy=BUDGET, secure=False)
     columns = (age - centre).astype(np.float32), group, y.astype(np.float32)
-    found = release.run(jax.random.key(0), *columns, progress_bar=False).diagnostics
-    named = [said for said in found.verdicts if "privacy noise doubles" in said]
-    if centre:
-        assert found.widened["slope"] < 1.5
-        assert not any("slope" in said for said in named)
-    else:
-        assert found.widened["slope"] > 2
-        assert "slope" in named[0]
-        assert "Centre columns" in named[0]
-        assert np.mean(found.widened["effect"] > 1.5) > 0.7
+    for seed in range(4):
+        found = release.run(jax.random.key(seed), *columns, progress_bar=False).diagnostics
+        named = [said for said in found.verdicts if "privacy noise doubles" in said]
+        assert found.widened["slope"] < wider
+        assert np.median(found.widened["effect"]) < 1.6
+        assert (found.widened["slope"] > 1.5) == any("slope" in said for said in named)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from numpyro_dp.scoring.information import (
     fitted_information,
     held,
     pattern,
+    shrunk,
     weighted_information,
 )
 from numpyro_dp.scoring.kinds import WITH_CARE, Kind, beginning, counted, listed
@@ -27,6 +28,7 @@ from numpyro_dp.scoring.rounds import (
     PriorMoments,
     Round,
     RoundSettings,
+    _curvature,
     _farthest,
     next_settings,
     pool,
@@ -279,6 +281,105 @@ def test_what_no_record_tells_is_left_out_of_the_information():
     np.testing.assert_allclose(exact.matrix, told, atol=1e-6)
 
 
+def beside(entries, information, *, of=-1):
+    """What is told of one coordinate where the others are not known."""
+    return 1 / np.linalg.inv(information)[of, of]
+
+
+def uncentred(groups, mean, spread=1.0):
+    """Information on effects of groups, each of its size, and on the slope of a column."""
+    sizes = np.linspace(0.05, 1.5, groups)
+    column_mean = mean + np.zeros(groups)
+    own = sizes @ (column_mean**2 + spread**2)
+    return np.block([[np.diag(sizes), (sizes * column_mean)[:, None]], [sizes * column_mean, own]])
+
+
+def test_a_column_that_is_not_centred_hangs_together_with_all_groups():
+    """By its cross information with each group it would be told three times as little or much.
+
+    In 40 draws of noise: in the middle what is told of the slope is within a fifth.
+    """
+    size, rng = 28, np.random.default_rng(5)
+    entries, truth = groups_and_a_slope(size), uncentred(size, 3.0)
+    # As it is whitened where the slope and groups are each as they should be.
+    scale = 1 / np.sqrt(np.r_[np.full(size, 1.0), np.sum(np.diag(truth)[:-1])])
+    whitening = np.diag(scale)
+    whitening[-1, :-1] = -3.0 * scale[-1]
+    within, told = pattern(entries, whitening), whitening @ truth @ whitening.T
+    off, plain = [], []
+    for _ in range(40):
+        noise = rng.normal(size=told.shape)
+        noisy = (told + 0.1 * (noise + noise.T) / 2)[None]
+        one, ones = np.eye(size + 1)[None], np.full(1, 0.1)
+        found = weighted_information(noisy, ones, one, one, within)
+        matrix, *_, left = shrunk(found, 1e-4 * np.eye(size + 1), np.eye(size + 1), final=True)
+        assert (left.met[-1, :-1] < 1).all()
+        assert left.met[-1, -1] == 1
+        off.append(beside(entries, matrix) / beside(entries, told))
+        # As if each group were of a kind of its own.
+        alone = within._replace(alike=np.arange(size + 1))
+        matrix, *_, left = shrunk(
+            found._replace(told=alone), 1e-4 * np.eye(size + 1), np.eye(size + 1), final=True
+        )
+        assert (left.met == entries.met).all()
+        plain.append(beside(entries, matrix) / beside(entries, told))
+    assert abs(np.median(off) - 1) < 0.2, np.median(off)
+    assert abs(np.median(plain) - 1) > 0.3, np.median(plain)
+
+
+def test_a_column_that_differs_by_group_is_not_taken_for_one_mean():
+    """Where a column's means stand out of the noise, what it shares with each group is kept."""
+    size, rng = 12, np.random.default_rng(6)
+    entries = groups_and_a_slope(size)
+    truth = uncentred(size, np.where(np.arange(size) % 2, 2.0, -2.0))
+    noise = rng.normal(size=truth.shape)
+    noisy = (truth + 0.02 * (noise + noise.T) / 2)[None]
+    one, ones = np.eye(size + 1)[None], np.full(1, 0.02)
+    found = weighted_information(noisy, ones, one, one, pattern(entries, np.eye(size + 1)))
+    matrix, *_ = shrunk(found, 1e-4 * np.eye(size + 1), np.eye(size + 1), final=True)
+    np.testing.assert_allclose(matrix, truth, atol=0.15)
+
+
+def test_small_groups_are_evened_together_with_a_column():
+    """What is told of the slope is not more for it: groups' effects are not known the better."""
+    entries, truth = groups_and_a_slope(28), uncentred(28, 3.0)
+    nothing, heard = np.zeros_like(truth), np.full(29, 9.0)
+    evened = entries.evened(truth, nothing, heard, 1.0)
+    assert np.diag(evened)[0] > 10 * np.diag(truth)[0]
+    assert beside(entries, evened) == pytest.approx(beside(entries, truth), rel=1e-6)
+
+
+def test_each_latent_is_shrunk_to_its_own_level():
+    """A scale is told as before where all that it scales is told a tenth of that."""
+    prior = PriorMoments(np.zeros(9), np.ones(9), sites=np.r_[np.zeros(8, int), 1])
+    truth, rng = np.diag(np.r_[np.full(8, 0.1), 1.0]), np.random.default_rng(7)
+    found = []
+    for latents in (prior.latents, None):
+        within = pattern(None, np.eye(9), latents)
+        levels = []
+        for _ in range(40):
+            noise = rng.normal(size=truth.shape)
+            noisy = (truth + 0.2 * (noise + noise.T) / 2)[None]
+            one, ones = np.eye(9)[None], np.full(1, 0.2)
+            given = fitted_information(noisy, ones, one, np.zeros(1), 1_000, within)
+            matrix, *_ = shrunk(given, 1e-4 * np.eye(9), np.eye(9), final=False)
+            levels.append(matrix[-1, -1])
+        found.append(np.median(levels))
+    assert found[0] > 0.8
+    assert found[1] < 0.7
+
+
+def test_rounds_from_far_away_say_ever_less():
+    """At four units of information per record far less than a sixteenth of what one at one says."""
+    away = np.array([1.0, 4.0]) * RECORDS
+    near, far = _curvature(away, np.ones(2), np.ones(2), RECORDS)
+    assert far > 16 * 15 * near
+    # Near the posterior as the square of the way.
+    near, far = _curvature(away / 1_000, np.ones(2), np.ones(2), RECORDS)
+    assert far == pytest.approx(16 * near, rel=0.01)
+    assert np.isfinite(_curvature(np.full(2, 1e12), np.ones(2), np.ones(2), RECORDS)).all()
+
+
 def test_noise_of_the_entries_that_are_told():
     """Mean of N·M·N and variance of a direction's noise: 20,000 draws, known to 1 %."""
     entries, rng = groups_and_a_slope(3), np.random.default_rng(1)
@@ -431,7 +532,8 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     assert (usual.widened > 1.2).all()
     assert (usual.widened > given_others).all()
     # So much noise is refused before it is paid for: of information little stands out of it.
-    usual = usual._replace(signal=np.full(4, 9.0), widened=np.minimum(usual.widened, 1.5))
+    heard = {"signal": np.full(4, 9.0), "widened": np.minimum(usual.widened, 1.5)}
+    usual = usual._replace(**heard, travelled=1.0)
     assert usual.verdicts("abcd") == ()
     at = usual._replace(
         resolved=np.array([0.9, 0.1, 0.9, 0.9, 0.9]),
@@ -663,7 +765,7 @@ def test_rounds_count_less_that_asked_where_information_was_more(truth):
         return pool([first, last], PRIOR, RECORDS, last.at.u)
 
     usual, bent = pooled(before), pooled(before._replace(information=4 * before.information))
-    assert usual.curvature[0] == pytest.approx(10**4 / RECORDS, rel=1e-3)
+    assert usual.curvature[0] == pytest.approx(10**4 / RECORDS, rel=0.03)
     assert bent.curvature[0] > 10 * usual.curvature[0]
     assert bent.weights[0] < usual.weights[0] / 2
     # What noise explains changes nothing.

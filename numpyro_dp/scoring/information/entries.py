@@ -1,0 +1,209 @@
+"""What a model says of its information, for whatever records, and what to whiten with.
+
+Which entries may be told, which groups are told alike, and how rare a level is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.linalg import inv, norm
+
+from numpyro_dp.scoring.information.matrices import Matrix, Vector
+
+# Of what is told of a group over its noise, up to where it may be noise, and from where it is not.
+_UNHEARD, _HEARD = 2.0, 5.0
+# A rare level may have been cut to one part in so many. With 3 levels of 72 among 2,600 became 2.3
+# times as wide in place of 2.0; with 5 columns in natural units 1.5 in place of 1.25.
+_TIMES = 4.0
+# Fewer groups suggest nothing of each other.
+_SEVERAL = 4
+_TINY = 1e-30
+
+
+class Pattern(NamedTuple):
+    """Which entries of the information some record may tell; the others are nothing.
+
+    - **met**: 1 where a record may touch both coordinates, else 0, and between these where noise
+      was left out, shape (dim, dim).
+    - **frame**: from these coordinates, scaled, to those of the last round, shape (dim, dim).
+    - **own**: the same from the coordinates w, shape (dim, dim).
+    - **alike**: as in :class:`Entries`.
+    - **latents**: a number for each w, the same of those of a latent, shape (dim,).
+    """
+
+    met: Matrix
+    frame: Matrix
+    own: Matrix
+    alike: Vector
+    latents: Vector
+
+    @property
+    def entries(self) -> float:
+        """Numbers that the matrix has."""
+        return float(self.met.sum() + len(self.met)) / 2
+
+    @property
+    def rows(self) -> float:
+        """Entries of a row, on average."""
+        return float(self.met.mean() * len(self.met))
+
+    def share(self, directions: Matrix) -> Vector:
+        """Of the noise of all entries, what is met in the directions of the columns, squared."""
+        parts = (self.frame.T @ directions) ** 2
+        parts = parts / np.maximum(parts.sum(0), 1e-300)
+        return np.sum(parts * (self.met @ parts), axis=0)
+
+    def noise(self, moment: Matrix) -> Matrix:
+        """Twice the mean of N·moment·N, noise N having sd 1 on the diagonal."""
+        moment = self.frame.T @ moment @ self.frame
+        return self.frame @ (np.diag(self.met @ np.diag(moment)) + self.met * moment) @ self.frame.T
+
+
+class Entries(NamedTuple):
+    """What a model says of its information, for whatever records.
+
+    - **met**: as in :class:`Pattern`, of some coordinates w.
+    - **alike**: a number for each, the same of those that no record touches together and that are
+      the same of other records, as groups' effects are.
+    - **of**: w of the coordinates that rounds ask in, shape (dim, dim).
+    - **latents**: which of the model's latents they are, shape (dim,).
+    """
+
+    met: Matrix
+    alike: Vector
+    of: Matrix
+    latents: Vector
+
+    @property
+    def groups(self) -> Vector:
+        """Those of the latents of which others are alike."""
+        return self.latents[np.bincount(self.alike)[self.alike] > 1]
+
+    def evened(
+        self, information: Matrix, suggested: Matrix, signal: Vector, share: float
+    ) -> Matrix:
+        """With at least the average of those alike told of each, to whiten with.
+
+        What is told of a group of few records is little, of each of them as much as of any other:
+        in units of what is told, their scores would be many times as large as others', and clipped.
+        Half of the average made large groups' intervals 5 % narrower, and small ones' were found up
+        to 8 of their own sds off under wide priors.
+
+        :param information: in the coordinates that rounds ask in, shape (dim, dim).
+        :param suggested: precision that groups suggest of each other, in the same.
+        :param signal: of each w, over its noise, shape (dim,).
+        :param share: of the average, where clips are loose enough to let more of a record through.
+        """
+        back = inv(self.of)
+        told, near = (np.diag(back.T @ each @ back) for each in (information, suggested))
+        mean = np.bincount(self.alike, told) / np.maximum(np.bincount(self.alike), 1)
+        lacking = np.maximum(share * mean[self.alike] - told, 0)
+        lacking *= np.clip((signal - _UNHEARD) / (_HEARD - _UNHEARD), 0, 1)
+        # What groups suggest keeps one that is unheard in sight. Where they lie close together it
+        # is far more than is told of each, and would be what is whitened with.
+        lacking += np.minimum(near, mean[self.alike] / 4)
+        # Together with what a column tells of all groups: were it of the groups alone, the column
+        # would be whitened as if these were known, and too little be told of it in each round.
+        ways, whole = self.of.copy(), back.T @ information @ back
+        for these, others in several(self.alike, self.met):
+            shared = whole[np.ix_(others, these)].sum(axis=1) / max(told[these].sum(), _TINY)
+            ways[these] += shared @ self.of[others]
+        return information + (ways.T * lacking) @ ways
+
+    def suggested(
+        self, mean: Vector, covariance: Matrix, prior_sd: Vector
+    ) -> tuple[Vector, Matrix]:
+        """What those alike suggest of each other, as a normal law: its precision times mean, and
+        its precision.
+
+        :param mean: of the posterior less that of the prior; **covariance**: of the posterior.
+        :param prior_sd: of the coordinates that rounds ask in.
+        """
+        found, variance = self.of @ mean, np.diag(self.of @ covariance @ self.of.T)
+        widest = (self.of**2) @ prior_sd**2
+        middle, precision = np.zeros_like(found), np.zeros_like(found)
+        for kind in np.unique(self.alike):
+            these = np.flatnonzero(self.alike == kind)
+            number, most = len(these), widest[these].min()
+            if number < _SEVERAL or widest[these].max() > 1.5 * most:
+                continue
+            between = 0.0
+            for _ in range(10):
+                weights = 1 / (variance[these] + between)
+                centre = weights @ found[these] / weights.sum()
+                excess = weights**2 @ ((found[these] - centre) ** 2 - variance[these])
+                between = max(0.0, float(excess / (weights**2).sum()))
+            between += math.sqrt(2 / (weights**2).sum())
+            if between < most:
+                middle[these], precision[these] = centre, 1 / between
+        return self.of.T @ (precision * middle), (self.of.T * precision) @ self.of
+
+
+def pattern(entries: Entries | None, whitening: Matrix, latents: Vector | None = None) -> Pattern:
+    """In the coordinates of a round.
+
+    :param entries: ``None`` where every entry may be told.
+    :param whitening: of the round.
+    :param latents: a number for each w, the same of those of a latent; by default all are of one.
+    """
+    dim = len(whitening)
+    latents = np.zeros(dim, int) if latents is None else latents
+    if entries is None:
+        return Pattern(np.ones((dim, dim)), np.eye(dim), whitening, np.arange(dim), latents)
+    own = whitening @ entries.of.T
+    return Pattern(entries.met, own * norm(inv(own), axis=1), own, entries.alike, latents)
+
+
+def several(alike: Vector, met: Matrix) -> list[tuple[Vector, Vector]]:
+    """Groups that are alike, and the coordinates that records touch together with each of them.
+
+    :returns: indices of both, for each kind of groups of which there are some.
+    """
+    often = np.bincount(alike)
+    rest = often[alike] < _SEVERAL
+    found = []
+    for kind in np.flatnonzero(often >= _SEVERAL):
+        these = np.flatnonzero(alike == kind)
+        found.append((these, np.flatnonzero(rest & met[:, these].all(axis=1))))
+    return found
+
+
+def held(
+    information: Matrix,
+    least: Vector,
+    told: Vector,
+    sd: Vector,
+    sites: Vector | None = None,
+    of: Matrix | None = None,
+) -> Matrix:
+    """What to whiten with, of a rare level no less than its records' number says.
+
+    A tight clip cuts records that are like few others, as of a rare category, and what they tell.
+    Whitened with what is told, their scores would be larger in each round than in the last, and cut
+    the more, without end. How rare they are was told before anything was clipped.
+
+    :param information: in the coordinates that rounds ask in, shape (dim, dim).
+    :param least: of each w, of what its latent's others are told on average, shape (dim,).
+    :param told: of each w, with noise, shape (dim,): so many times as much may be cut, and what is
+        less is in other units.
+    :param sd: of the prior, in the coordinates that rounds ask in, shape (dim,).
+    :param sites: a number for each w, the same of those of a latent; by default all are of one.
+    :param of: w of the coordinates, as in :class:`Entries`; by default these themselves.
+    """
+    of = np.eye(len(sd)) if of is None else of
+    back = inv(of)
+    now = np.diag(back.T @ information @ back)
+    # As one prior has it, entries of a latent are in the same units.
+    unit = np.diag((of * sd**2) @ of.T)
+    kept = np.minimum(least * site_means(now * unit, sites) / unit, _TIMES * told)
+    lacking = np.maximum(kept - now, 0)
+    return information + (of.T * lacking) @ of
+
+
+def site_means(numbers: Vector, sites: Vector | None = None) -> Vector:
+    """Of each number the mean of those of its latent, shape (dim,)."""
+    sites = np.zeros(len(numbers), int) if sites is None else sites
+    return (np.bincount(sites, numbers) / np.maximum(np.bincount(sites), 1))[sites]
