@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.infer
 from jax import dtypes, random
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 from numpyro.infer.reparam import (
@@ -214,10 +215,14 @@ def numbers_of(released: ReleasedLikelihood) -> Numbers:
     except np.linalg.LinAlgError:
         # A place to begin only: what was paid for does not fail by it.
         covariance, root = variance, np.sqrt(variance)
-    numbers = at.design, at.response, at.mean, covariance, root
     dtype = jnp.result_type(float)
-    # Converted on the host, where no program is compiled for it.
-    return Numbers(*jax.device_put([np.asarray(x, dtype) for x in numbers]))
+
+    def converted(x: Any) -> Any:
+        # On the host no program is compiled for it; `coverage` traces one for all of its data.
+        return x.astype(dtype) if isinstance(x, Tracer) else np.asarray(x, dtype)
+
+    numbers = at.design, at.response, at.mean, covariance, root
+    return Numbers(*jax.device_put([converted(x) for x in numbers]))
 
 
 def begun(

@@ -95,8 +95,10 @@ METHODS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+# That which the README names is tried in each run of the tests.
+@pytest.mark.parametrize(
+    "name", ["DPNUTS", *(pytest.param(n, marks=pytest.mark.slow) for n in METHODS if n != "DPNUTS")]
+)
 def test_every_kind_of_method_runs_and_repeats(name):
     run = functools.partial(
         ndp.coverage,
