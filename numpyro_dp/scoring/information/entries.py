@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.linalg import inv, norm
+from numpy.linalg import cholesky, eigh, inv, norm, solve
 
 from numpyro_dp.scoring.information.matrices import Matrix, Vector
 
@@ -57,9 +57,20 @@ class Pattern(NamedTuple):
         return np.sum(parts * (self.met @ parts), axis=0)
 
     def noise(self, moment: Matrix) -> Matrix:
-        """Twice the mean of N·moment·N, noise N having sd 1 on the diagonal."""
-        moment = self.frame.T @ moment @ self.frame
-        return self.frame @ (np.diag(self.met @ np.diag(moment)) + self.met * moment) @ self.frame.T
+        """Twice the mean of N·moment·N, noise N having sd 1 on the diagonal.
+
+        No more than that of all entries, of which the others' are left out. Where coordinates hang
+        together, as columns that are not centred beside an intercept and levels, noise of the same
+        size in each of their entries is far more than there is: intervals were 3 to 25 times as
+        wide as the records' own in place of 1.2 to 1.4.
+        """
+        within = self.frame.T @ moment @ self.frame
+        told = np.diag(self.met @ np.diag(within)) + self.met * within
+        root = cholesky(np.trace(moment) * np.eye(len(moment)) + moment)
+        back = solve(root, self.frame)
+        values, ways = eigh(back @ told @ back.T)
+        ways = root @ ways
+        return (ways * np.clip(values, 0, 1)) @ ways.T
 
 
 class Entries(NamedTuple):
