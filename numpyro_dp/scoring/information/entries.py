@@ -28,7 +28,7 @@ class Pattern(NamedTuple):
 
     - **met**: 1 where a record may touch both coordinates, else 0, and between these where noise
       was left out, shape (dim, dim).
-    - **frame**: from these coordinates, scaled, to those of the last round, shape (dim, dim).
+    - **frame**: from coordinates of which they are entries to those of the last round, (dim, dim).
     - **own**: the same from the coordinates w, shape (dim, dim).
     - **alike**: as in :class:`Entries`.
     - **latents**: a number for each w, the same of those of a latent, shape (dim,).
@@ -59,10 +59,7 @@ class Pattern(NamedTuple):
     def noise(self, moment: Matrix) -> Matrix:
         """Twice the mean of N·moment·N, noise N having sd 1 on the diagonal.
 
-        No more than that of all entries, of which the others' are left out. Where coordinates hang
-        together, as columns that are not centred beside an intercept and levels, noise of the same
-        size in each of their entries is far more than there is: intervals were 3 to 25 times as
-        wide as the records' own in place of 1.2 to 1.4.
+        No more than that of all entries, of which the others' are left out.
         """
         within = self.frame.T @ moment @ self.frame
         told = np.diag(self.met @ np.diag(within)) + self.met * within
@@ -165,7 +162,23 @@ def pattern(entries: Entries | None, whitening: Matrix, latents: Vector | None =
     if entries is None:
         return Pattern(np.ones((dim, dim)), np.eye(dim), whitening, np.arange(dim), latents)
     own = whitening @ entries.of.T
-    return Pattern(entries.met, own * norm(inv(own), axis=1), own, entries.alike, latents)
+    return Pattern(entries.met, _apart(own, entries.met), own, entries.alike, latents)
+
+
+def _apart(own: Matrix, met: Matrix) -> Matrix:
+    """Other coordinates of which the same entries are told, and that hang together less.
+
+    Of what a record may touch together with everything, as an intercept or a column, any part may
+    be taken off the others: then as many entries are told, of what is left of these. The noise of
+    a round is alike in whitened coordinates, and taken for as large in each entry of columns that
+    are not centred beside levels, intervals were up to 25 times as wide as the records' own.
+    """
+    frame, everything = own.copy(), met.all(axis=1)
+    if everything.any():
+        common = np.linalg.qr(own[:, everything])[0]
+        frame[:, everything] = common
+        frame[:, ~everything] -= common @ (common.T @ own[:, ~everything])
+    return frame * norm(inv(frame), axis=1)
 
 
 def several(alike: Vector, met: Matrix) -> list[tuple[Vector, Vector]]:
