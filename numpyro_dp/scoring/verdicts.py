@@ -367,12 +367,12 @@ class Located(NamedTuple):
                 "hardly stands out of noise, as of a dispersion, of which few outcomes tell, or a "
                 "rare input: the interval may be off. Give more privacy budget or records"
             )
+        # What no term reads is learned from the groups that were heard alone.
+        learned, law = ("", _LAW) if _heard(names, read).all() else (_LEARNED, "")
         if levels:
-            # What no term reads is learned from the groups that were heard alone.
-            learned, law = ("", _LAW) if _heard(names, read).all() else (_LEARNED, "")
             found.append(
                 f"{WIDE}: little was {TOLD_OF} {listed(levels, 'signal')}: of a rare category or "
-                "small group such intervals are 1.2 to 6 times as wide as NUTS's, at most as the "
+                "small group such intervals are 1.2 to 7 times as wide as NUTS's, at most as the "
                 f"prior, and a truth far out in it is pulled to its middle.{learned} Columns "
                 "beside one of far larger values (scale that one) and last terms of a basis are "
                 "named too, mostly hardly wider than NUTS's. Merge such where that can be, give "
@@ -385,8 +385,8 @@ class Located(NamedTuple):
                 f"{WIDE}: privacy noise doubles intervals: those of {counted(names, drowned)} are "
                 f"up to {self.widened[drowned].max():.2g} times as wide as the records', before "
                 f"a prior or groups' law narrows them{skewed}. Centre columns by public constants, "
-                "take more privacy budget or records, priors on the scale of the answer, groups "
-                "under one law (a hierarchy), or fewer coordinates: merge what can be merged"
+                f"give more privacy budget or records{law}, take priors on the scale of the "
+                "answer, or fewer coordinates: merge what can be merged"
             )
         return tuple(found)
 
