@@ -31,7 +31,8 @@ _DIVERGENT = 0.01
 _AGAIN = (
     "Sample the release again, as good as before and free: numpyro.infer.NUTS on "
     "mcmc.released.model, with a longer num_warmup, target_accept_prob=0.95, init_to_median or, of "
-    "a hierarchy, the model wrapped in numpyro.handlers.reparam (LocScaleReparam(0) of its effects)"
+    "a hierarchy, the model wrapped in numpyro.handlers.reparam (LocScaleReparam(0) of effects "
+    "under a Normal or StudentT)"
 )
 # What notes take of a screen that is to show draws too.
 _LINES, _REPORT = 16, "print(mcmc.privacy.full())"
