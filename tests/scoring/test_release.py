@@ -267,6 +267,35 @@ def test_columns_beside_groups_need_not_be_centred(centre, wider):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("records", "groups", "epsilon", "scale"), [(1_000, 12, 0.3, 100.0), (2_000, 40, 0.5, 1.0)]
+)
+def test_what_is_charged_comes_to_an_end_beside_columns_far_from_nought(
+    records, groups, epsilon, scale
+):
+    """Of groups that are not heard noise said that a column is told without bound: 7 of 24."""
+    rng = np.random.default_rng(records)
+    group = rng.integers(0, groups, records).astype(np.int32)
+    x = np.column_stack([rng.normal(500, 100, records), rng.random(records) < 0.01])
+    y = rng.normal(0, 3, groups)[group] + 0.01 * x[:, 0] + rng.normal(size=records)
+
+    def far(x, group, y):
+        effect = numpyro.sample("effect", dist.Normal(0, scale).expand([groups]).to_event(1))
+        slope = numpyro.sample("slope", dist.Normal(0, scale).expand([2]).to_event(1))
+        sigma = numpyro.sample("sigma", dist.HalfNormal(scale))
+        with numpyro.plate("people", x.shape[0]):
+            numpyro.sample("y", dist.Normal(effect[group] + x @ slope, sigma), obs=y)
+
+    privacy = ndp.Budget(epsilon, 1e-5)
+    release = ndp.LikelihoodRelease(far, privacy=privacy, secure=False, allow_unresolved=True)
+    columns = x.astype(np.float32), group, y.astype(np.float32)
+    for seed in range(12):
+        at = release.run(jax.random.key(seed), *columns, progress_bar=False).located
+        assert np.isfinite(at.mean).all()
+        assert (np.linalg.eigvalsh(at.covariance) > 0).all()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "drowned"), [(1.0, True), (2.0, False)])
 def test_many_groups_at_a_small_budget_are_named(epsilon, drowned):
     """3,000 records of 30 groups: at ε = 1 most intervals are over twice as wide as NUTS's."""

@@ -118,7 +118,9 @@ class Entries(NamedTuple):
         ways, whole = self.of.copy(), back.T @ information @ back
         for these, others in several(self.alike, self.met):
             shared = whole[np.ix_(others, these)].sum(axis=1) / max(told[these].sum(), _TINY)
-            ways[these] += shared @ self.of[others]
+            # Never more than is told of the column: of groups that are unheard that is noise.
+            most = told[others] / np.maximum(shared**2 * lacking[these].sum(), _TINY)
+            ways[these] += (shared * np.sqrt(np.minimum(most, 1))) @ self.of[others]
         return information + (ways.T * lacking) @ ways
 
     def suggested(

@@ -85,7 +85,9 @@ def _levelled(found: Estimate, target: Matrix) -> Matrix:
     kept = np.maximum(0, 1 - 1 / np.maximum(whole * gaps**2, _TINY))
     roots = np.sqrt(np.maximum(1 + kept * gaps / common, _LOWEST))[latents]
     change = own @ (roots[:, None] * back)
-    return change @ target @ change.T
+    # Of latents that hang together closely, levels that differ by noise may say anything.
+    values, vectors = eigh(symmetric(change @ target @ change.T))
+    return (vectors * np.clip(values, _LOWEST * _LEAST_TARGET, 1 / _LOWEST)) @ vectors.T
 
 
 def _with_all_groups(found: Estimate) -> Estimate:
