@@ -96,7 +96,7 @@ def _with_all_groups(found: Estimate) -> Estimate:
     Where a column is not centred that is the same part of what each group is told, and the rest is
     little beside its noise. That noise, above all of small groups, was taken for ways in which the
     column's slope and the groups hang together: slopes beside 28 groups and columns in years were
-    3 to 5 times as wide as the records' own in place of 1.5 to 1.9, and fell short of them.
+    3 to 5 times as wide as NUTS's in place of 1.3 to 1.4, and fell short of them.
     """
     told = found.told
     scales = norm(inv(told.own), axis=1)
