@@ -83,6 +83,31 @@ def read_latents(model: PrivateModel) -> frozenset[str]:
     return frozenset(name for name, needed in zip(sorted(latents), used, strict=True) if needed)
 
 
+@lru_cache(maxsize=64)
+def pooled_latents(model: PrivateModel) -> frozenset[str]:
+    """Latents whose law is learned: it reads others that no record's term reads.
+
+    Effects of groups, say, under a mean and scale of all of them. A law that reads what records
+    tell of directly, such as the scale of outcomes, is none.
+    """
+    latents = dict(model.structure.latents)
+    unread = set(latents) - read_latents(model)
+
+    def law(z: dict[str, Any], name: str) -> Any:
+        body = handlers.substitute(lambda: run_data_free(model), data=model.constrain(z))
+        with handlers.block():
+            sites = handlers.trace(handlers.seed(body, random.key(0))).get_trace()
+        return sites[name]["fn"].log_prob(sites[name]["value"])
+
+    found = set()
+    for name in read_latents(model) if unread else ():
+        program = trace_program(lambda z, name=name: law(z, name), latents)
+        used = prune(program).used
+        if any(on and each in unread for each, on in zip(sorted(latents), used, strict=True)):
+            found.add(name)
+    return frozenset(found)
+
+
 def read_coordinates(model: PrivateModel) -> list[bool]:
     """Which unconstrained coordinates, in the order of their names, a record's term reads."""
     latents, read = model.structure.latents, read_latents(model)

@@ -7,11 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpyro_dp.accounting.report import short
-from numpyro_dp.scoring.verdicts import DROWNED, TOLD, TRAVEL, faint_below
+from numpyro_dp.scoring.kinds import speaks_against
+from numpyro_dp.scoring.told import DROWNED, TOLD, faint_below
+from numpyro_dp.scoring.verdicts import TRAVEL
 
 # Lines of verdicts, which end with what to do, and of what there is of the prior by site.
 _VERDICTS, _SITES = 24, 4
 _NAME, _VALUE = 14, 15
+NOTHING = (
+    "No note speaks against this release. What notes cannot see: docs/howto/is-it-worth-having.md"
+)
 
 
 class Diagnostics(NamedTuple):
@@ -19,7 +24,8 @@ class Diagnostics(NamedTuple):
 
     A verdict begins with its rank, the most harmful first, and ends with what to do: ``do not use``
     where the draws are of no posterior, ``with care`` where intervals may not hold what they state,
-    ``wide`` where they hold it and tell little. docs/howto/is-it-worth-having.md has all of them.
+    ``wide`` where they hold it and tell little, ``to know`` where nothing speaks against them if
+    the model is right. docs/howto/is-it-worth-having.md has all of them.
 
     - **information**: of the whitened coordinates' directions, ascending, shape (dim,); about 1
       where the posterior is all the records', about 0 of latents that no record's term reads.
@@ -47,7 +53,8 @@ class Diagnostics(NamedTuple):
       and what chance allows, and above 2.2 beyond repair.
     - **travelled**: posterior sds between the last round and the posterior's mean; beyond three
       times the root of the number of coordinates the release has not arrived.
-    - **verdicts**: what that means, in sentences; empty where nothing is wrong.
+    - **verdicts**: what that means, in sentences; empty where nothing is wrong. They are of the
+      release: those on chains that sampled it stand beside them in ``mcmc.verdicts``.
     """
 
     information: np.ndarray
@@ -99,12 +106,11 @@ class Diagnostics(NamedTuple):
                 f"information over its noise, by coordinate; below {faint_below(size):.2g} of few",
             ),
         ]
-        said = short.notes_alone(self.verdicts, _VERDICTS, ".verdicts") or (
-            "No note speaks against this release. What notes cannot see: "
-            "docs/howto/is-it-worth-having.md"
-        )
+        said = short.notes_alone(self.verdicts, _VERDICTS, ".verdicts").splitlines()
+        if not any(map(speaks_against, self.verdicts)):
+            said.append(NOTHING)
         lines = [
-            *said.splitlines(),
+            *said,
             *(f"{name:{_NAME}}{value:{_VALUE}}{words}" for name, value, words in numbers),
             f"resolved: share of the prior's variance taken away; below {TOLD} an interval is the "
             "prior's",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpyro_dp.families.one_gaussian import APART
 
 # A verdict's first words.
-DO_NOT_USE, WITH_CARE, WIDE = RANKS = ("do not use", "with care", "wide")
+DO_NOT_USE, WITH_CARE, WIDE, TO_KNOW = RANKS = ("do not use", "with care", "wide", "to know")
 # Where what a verdict is about ends, and its numbers begin.
 _REST = re.compile(r"[:(,]")
 # A coordinate of a vector.
@@ -35,7 +35,9 @@ class Kind(NamedTuple):
     - **quantile**: sites of an asymmetric Laplace law.
     - **walks**: latents whose entries tell of their neighbours.
     - **classes**: whether every outcome is of few values, such as a class or a number of trials.
-    - **dispersed**: whether an outcome's law may have a dispersion.
+    - **scales**: latents that may be the dispersion of an outcome's law: each a number that is
+      bounded below.
+    - **learned**: latents whose law is learned, as that of groups is, from the others.
     - **scattered**: sites with a gate for zeros over a law that may scatter as widely as it likes.
     """
 
@@ -50,7 +52,8 @@ class Kind(NamedTuple):
     quantile: Sequence[str] = ()
     walks: Sequence[str] = ()
     classes: bool = False
-    dispersed: bool = True
+    scales: Sequence[str] = ()
+    learned: Sequence[str] = ()
 
 
 def foretold(kind: Kind) -> tuple[str, ...]:
@@ -107,9 +110,14 @@ def listed(names: Sequence[str], least_of: str = "") -> str:
     return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more{where}"
 
 
+def site_of(name: str) -> str:
+    """Of which site a coordinate is."""
+    return name.partition("[")[0]
+
+
 def counted(names: Sequence[str], widened: np.ndarray) -> str:
     """Which coordinates are widened, by name; of a site with many how many of its own these are."""
-    sites = [name.partition("[")[0] for name in names]
+    sites = [site_of(name) for name in names]
     sizes, told = Counter(sites), []
     for site, group in groupby(np.flatnonzero(widened), lambda k: sites[k]):
         own = [names[k] for k in group]
@@ -133,6 +141,16 @@ def _follows(one: str, other: str) -> bool:
     if not first or not second or first["site"] != second["site"]:
         return False
     return int(second["at"]) == int(first["at"]) + 1
+
+
+def speaks_against(verdict: str) -> bool:
+    """Whether it does, and is not only good to know."""
+    return not verdict.startswith(TO_KNOW)
+
+
+def worst_first(verdicts: Iterable[str]) -> tuple[str, ...]:
+    """Verdicts by rank; those of one rank as they were."""
+    return tuple(sorted(verdicts, key=lambda each: RANKS.index(each.partition(":")[0])))
 
 
 def beginning(verdict: str) -> str:

@@ -6,6 +6,7 @@ In unconstrained coordinates; no record is looked at.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -108,25 +109,32 @@ _drawn = quickly_jitted(_draws, static_argnums=0)
 
 def improper_latents(model: PrivateModel) -> list[str]:
     """Latents whose prior is flat, sorted."""
-    return _latents_of(model, dist.ImproperUniform)
+    return _latents_of(model, lambda law: isinstance(law, dist.ImproperUniform))
 
 
 def walks(model: PrivateModel) -> list[str]:
     """Latents that are random walks, whose entries tell of their neighbours; sorted."""
-    return _latents_of(model, dist.GaussianRandomWalk)
+    return _latents_of(model, lambda law: isinstance(law, dist.GaussianRandomWalk))
 
 
-def _latents_of(model: PrivateModel, family: type) -> list[str]:
-    found: dict[str, Any] = {}
+def bounded(model: PrivateModel) -> list[str]:
+    """Latents that are each one number and not any, as a scale, a share and a rate are; sorted."""
+    one = [name for name, struct in model.structure.latents.items() if not struct.shape]
+    free = _latents_of(model, lambda law: law.support is dist.constraints.real)
+    return sorted({*one}.difference(free))
+
+
+def _latents_of(model: PrivateModel, holds: Callable[[Any], bool]) -> list[str]:
+    """Latents of whose law something holds, which is looked at and not computed; sorted."""
+    found: set[str] = set()
 
     def look(key: Any) -> None:
         body = handlers.seed(lambda: run_data_free(model), key)
-        found.update(
-            handlers.trace(handlers.substitute(body, substitute_fn=init_to_sample)).get_trace()
-        )
+        sites = handlers.trace(handlers.substitute(body, substitute_fn=init_to_sample)).get_trace()
+        found.update(name for name in model.latents if holds(peeled(sites[name]["fn"]).fn))
 
     jax.eval_shape(look, random.key(0))
-    return sorted(n for n in model.latents if isinstance(peeled(found[n]["fn"]).fn, family))
+    return sorted(found)
 
 
 class Directions(NamedTuple):

@@ -37,14 +37,14 @@ from numpyro_dp.families.one_gaussian import (
     overlap,
     scattered_gates,
 )
-from numpyro_dp.model.data_free import read_coordinates, run_data_free
+from numpyro_dp.model.data_free import pooled_latents, read_coordinates, run_data_free
 from numpyro_dp.model.guided.chosen_outcomes import chosen_of
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.records import ArrayLeaf
 from numpyro_dp.scoring.diagnostics import Diagnostics
 from numpyro_dp.scoring.kinds import Kind
-from numpyro_dp.scoring.prior import walks
+from numpyro_dp.scoring.prior import bounded, walks
 from numpyro_dp.scoring.statistic import coordinate_names, unravelled
 from numpyro_dp.scoring.verdicts import Located
 
@@ -189,7 +189,8 @@ def kind_of(model: PrivateModel) -> Kind:
         quantile=asymmetric(model),
         walks=walks(model),
         classes=of_classes(model),
-        dispersed=may_scatter(model),
+        scales=bounded(model) if may_scatter(model) else (),
+        learned=sorted(pooled_latents(model)),
     )
 
 

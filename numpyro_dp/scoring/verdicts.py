@@ -13,16 +13,15 @@ from numpyro_dp.families.one_gaussian import APART
 from numpyro_dp.scoring.information import Matrix, Vector
 from numpyro_dp.scoring.kinds import (
     DO_NOT_USE,
-    RANKS,
-    TOLD_OF,
     WIDE,
     WITH_CARE,
     Kind,
-    counted,
     foretold,
     listed,
+    worst_first,
 )
 from numpyro_dp.scoring.statistic import FAR
+from numpyro_dp.scoring.told import Told
 
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
@@ -38,30 +37,11 @@ _SURE, _STRAYS = 2.5, 0.006
 # off, and by 2.3 another's amounts, of models that fit by 1.6 at most and once by 2.0 (two hundred
 # releases of newcomers' models).
 _TORN = 2.2
-# Where no more of a prior's variance than this is taken away, an interval is the prior's; where of
-# none more than this, nothing much was told at all.
-TOLD, _HALF, _MUCH, _FEW_NAMED = 0.2, 0.5, 0.85, 3
-# Above this intervals were 1.96 to 5.5 times as wide as NUTS's (64 releases of eight models): the
-# clip takes off information too, which no one sees here.
-DROWNED = 1.5
-# Where information on a coordinate was fewer sds of its own noise, intervals were 1.6 to 9 times as
-# wide as NUTS's; where it was more, 1.0 to 1.7 times and once 2.1 (medians of 64 coordinates over
-# six releases or twenty, tests/benchmarks/bench_rare_levels.py). Of few coordinates a tighter bound
-# leaves less, some 5.7√d of all of them.
-FAINT, _FEW_COORDINATES = 9.0, 3.0
-# But where it is more than so many √d, and so large a part of the clearest of all, it was not few
-# records: of six coordinates that rounds came near to late, each 1.1 to 1.5 times as wide.
-_ENOUGH, _ALIKE = 2.0, 0.6
-# Of levels also where it was less than this and this part of their site's clearest: they were 1.6
-# to 3.8 times as wide, above up to 2.2 (71 coordinates of three models, each with clear ones). Not
-# of groups' effects, which were 1.2 to 1.9 times as wide from FAINT on (234 effects).
-_LEVELS, _OF_CLEAREST, _CLEAR = 16.0, 0.7, 20.0
+# So many that moved farthest are named.
+_FEW_NAMED = 3
 # Beyond so many sds of what the prior foretells of a mean, prior and records contradict each other;
 # where noise lets the prior pull it back by so many of its own, its interval misses NUTS's.
 _CONTRADICTED, _PULLED = 4.0, 2.0
-# Where few records speak, how far scores vary is known to .06 to .30; where the truth lies far out
-# in the prior and no round found it, to .8 to 2.3 (72 releases).
-_SIZES = 0.5
 # A verdict's last sentence says what to do, its essence first: it is shown where a note is cut.
 _NEARER = (
     "Give priors on the scale of the answer, centre inputs and outcomes by public constants and "
@@ -73,18 +53,6 @@ _TAILS = (
     "Normal, NegativeBinomial2 for Poisson: heavier tails than the family's are cut elsewhere in "
     "each round, so that scales come out too small, and slopes with them"
 )
-_FAR_OUT = (
-    "; or widen a fixed prior to the scale of the answer: the truth may lie so far out in it that "
-    "no round found it"
-)
-_OTHER_SCALE = (
-    ". Widen the prior to the scale of the answer, divide outcomes and inputs by public numbers, "
-    "or give more privacy budget or records: the truth may lie so far out that no round found it"
-)
-# Priors that are narrowed until rounds arrive are not to be widened too.
-_FIRST = ". That the rounds have not arrived may be why: take the remedies of that first"
-_LAW = ", give groups one law (a hierarchy), which narrows them"
-_LEARNED = " What the others tell narrows them: too much where small groups are unlike large ones."
 
 
 class Located(NamedTuple):
@@ -206,19 +174,21 @@ class Located(NamedTuple):
         """What the released numbers say against the likelihood; empty where nothing does.
 
         Each begins with its rank, the worst first: ``do not use`` (draws of no posterior), ``with
-        care`` (intervals may not hold what they state) or ``wide`` (they do, and tell little).
+        care`` (intervals may not hold what they state), ``wide`` (they do, and tell little) or ``to
+        know`` (nothing is wrong where the model is right).
 
         :param names: of the coordinates.
         :param read: which of them the records' terms read; by default all.
         :param kind: of the model; by default one that nothing speaks against.
         """
         kind = kind or Kind()
+        told = self._told(names, read, kind)
         said = [
             (
                 not self.arrived,
                 f"{DO_NOT_USE}: not arrived: the last step went {self.travelled:.1f} posterior "
-                f"standard deviations{self._farthest(names)}, so the intervals are not calibrated. "
-                f"{_NEARER}",
+                f"standard deviations{self._farthest(names)}{told.large()}, so the intervals are "
+                f"not calibrated. {_NEARER}",
             ),
             (self.arrived and self.disagreement > self._usual, self._disagree(kind)),
             (
@@ -250,9 +220,7 @@ class Located(NamedTuple):
             ),
         ]
         found = [*(text for holds, text in said if holds), *self._contradicted(names)]
-        found += [*self.untold(names, read), *self._drowned(names, read, kind)]
-        # A stable sort: by rank, and within one as above.
-        return tuple(sorted(found, key=lambda each: RANKS.index(each.split(":")[0])))
+        return worst_first([*found, *told.untold(), *told.drowned()])
 
     def untold(
         self,
@@ -272,35 +240,12 @@ class Located(NamedTuple):
         :param rank: of the sentence; by default what is known of the size of scores decides.
         :param thus: what follows of it; by default that intervals are the prior's.
         """
-        heard = _heard(names, read)
-        weak = [names[k] for k in np.flatnonzero(heard & ~(self.resolved >= TOLD))]  # NaN, too.
-        most = float(np.max(self.resolved, where=heard, initial=0.0))
-        if not weak and most >= _MUCH:
-            return ()
-        # Of rare outcomes few scores vary; where most coordinates were heard some round was near.
-        much = np.count_nonzero(heard & (self.resolved >= _MUCH))
-        near = self.misfit_sd <= _SIZES or 2 * much > np.count_nonzero(heard)
-        # Or where all were told of, if not clearly: of 32 events posteriors were as NUTS's.
-        rank = rank or (WIDE if near or (not weak and most > _HALF) else DO_NOT_USE)
-        far_out, other_scale = (_FAR_OUT, _OTHER_SCALE) if self.arrived else (_FIRST, _FIRST)
-        if not weak:
-            return (
-                f"{rank}: little was told: at most {most:.0%} of the prior's variance of any "
-                "coordinate. Give more privacy budget or records where the prior may know as much "
-                "as these, as where they tell of few events; fix one of coordinates that repeat "
-                f"each other (a softmax with every class free){far_out}",
-            )
-        one, several = "its interval is that of", "their intervals are those of"
-        where = "" if thus else "resolved"  # What adapts has no diagnostics.
-        thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
-        found = f"{rank}: next to nothing was {TOLD_OF} {listed(weak, where)}: {thus}"
-        if len(weak) == np.count_nonzero(heard):
-            # Rare categories are a few among others; all are missed where the scale is wrong.
-            return (f"{found}{other_scale}",)
-        them = "them" if len(weak) > 1 else "it"
-        leave = f"or leave {them} to the prior (to the groups' law in a hierarchy)"
-        few = f"{leave}, where few records tell of {them}{far_out}"
-        return (f"{found}. Merge what can be merged, give more privacy budget or records, {few}",)
+        return self._told(names, read, Kind()).untold(rank=rank, thus=thus)
+
+    def _told(self, names: Sequence[str], read: Sequence[bool] | None, kind: Kind) -> Told:
+        heard = np.ones(len(names), bool) if read is None else np.asarray(read, bool)
+        of_each = self.resolved, self.signal, self.widened, self.groups
+        return Told(names, heard, *of_each, self.design, self.misfit_sd, self.arrived, kind)
 
     def _farthest(self, names: Sequence[str]) -> str:
         """Which coordinates moved most, of which the priors may be the cause."""
@@ -329,72 +274,3 @@ class Located(NamedTuple):
             "the prior to the scale of the answer, centre inputs and outcomes by public constants "
             "and divide them by others, or give more privacy budget or records",
         )
-
-    def _drowned(
-        self, names: Sequence[str], read: Sequence[bool] | None, kind: Kind
-    ) -> tuple[str, ...]:
-        """Of which coordinates noise hides more than the release tells, in sentences.
-
-        A wide prior hides that from :meth:`untold`, which compares with the prior alone. Of few
-        records the clip takes off information too, and the ratio of widths does not see it.
-        """
-        # An interval that is the prior's is named there.
-        told = _heard(names, read) & (self.resolved >= TOLD)
-        drowned = told & (self.widened > DROWNED)
-        # A level or group is one of several coordinates; a site of one is more often a dispersion,
-        # which lay 3 to 5 of its own sds off (docs/limitations.md).
-        several = np.array(["[" in name for name in names])
-        site = np.array([name.partition("[")[0] for name in names])
-        clearest = np.array([self.signal[site == each].max() for each in site])
-        levels = np.minimum(_LEVELS, _OF_CLEAREST * clearest)
-        levels *= several & (clearest > _CLEAR) & ~np.asarray(self.groups)
-        enough = self.signal > _ENOUGH * math.sqrt(len(names))
-        alike = enough & (self.signal > _ALIKE * np.max(self.signal))
-        below = np.maximum(levels, np.where(alike, 0.0, faint_below(len(names))))
-        # Neighbours tell of an entry of a walk: 1.06 to 1.34 times as wide as NUTS's where few did.
-        few = told & (self.signal < below) & ~np.isin(site, kind.walks)
-        # Where noise hides much of everything it is not that these have few records.
-        drowned &= ~(few & several) | (2 * np.count_nonzero(drowned) > np.count_nonzero(told))
-        faint = few & ~drowned
-        if not self.arrived:  # No width means anything.
-            return ()
-        levels = [names[k] for k in np.flatnonzero(faint & several)]
-        single = [names[k] for k in np.flatnonzero(faint & ~several)]
-        found = []
-        if single:
-            found.append(
-                f"{WITH_CARE}: little was {TOLD_OF} {listed(single, 'signal')}: what was released "
-                "hardly stands out of noise, as of a dispersion, of which few outcomes tell, or a "
-                "rare input: the interval may be off. Give more privacy budget or records"
-            )
-        # What no term reads is learned from the groups that were heard alone.
-        learned, law = ("", _LAW) if _heard(names, read).all() else (_LEARNED, "")
-        if levels:
-            found.append(
-                f"{WIDE}: little was {TOLD_OF} {listed(levels, 'signal')}: of a rare category or "
-                "small group such intervals are 1.2 to 7 times as wide as NUTS's, at most as the "
-                f"prior, and a truth far out in it is pulled to its middle.{learned} Columns "
-                "beside one of far larger values (scale that one) and last terms of a basis are "
-                "named too, mostly hardly wider than NUTS's. Merge such where that can be, give "
-                f"more privacy budget or records{law}, or narrow a prior wider than what is known"
-            )
-        if drowned.any():
-            alone = (drowned & ~several).any() and kind.dispersed
-            skewed = "; that of a dispersion, if one is named, may be off instead" if alone else ""
-            found.append(
-                f"{WIDE}: privacy noise doubles intervals: those of {counted(names, drowned)} are "
-                f"up to {self.widened[drowned].max():.2g} times as wide as the records', before "
-                f"a prior or groups' law narrows them{skewed}. Centre columns by public constants, "
-                f"give more privacy budget or records{law}, take priors on the scale of the "
-                "answer, or fewer coordinates: merge what can be merged"
-            )
-        return tuple(found)
-
-
-def _heard(names: Sequence[str], read: Sequence[bool] | None) -> np.ndarray:
-    return np.ones(len(names), bool) if read is None else np.asarray(read, bool)
-
-
-def faint_below(dim: int) -> float:
-    """The signal below which little was told of a coordinate."""
-    return min(FAINT, _FEW_COORDINATES * math.sqrt(dim))

@@ -412,11 +412,12 @@ def test_a_walk_over_public_months_is_known_by_its_prior():
 )
 def test_which_laws_have_cases_and_which_may_scatter(law, cases, scatters):
     def model(x, group, y):
-        observed(law(x @ normal("w", D)), y)
+        observed(law(x @ normal("w", D) + scale("size")), y)
 
     split = PrivateModel(model, (X, GROUP, SIDE.astype(np.int32)))
     assert kernel(model).forecast(X, GROUP, SIDE.astype(np.int32)).cases == cases
-    assert kind_of(split).dispersed == scatters
+    # Of what may be a dispersion then; neither coefficients nor their own scales may.
+    assert list(kind_of(split).scales) == ["size"] * scatters
 
 
 @pytest.mark.slow

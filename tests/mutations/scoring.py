@@ -8,7 +8,7 @@ import numpy as np
 from numpyro_dp.accounting.events import ComposedDpEvent
 from numpyro_dp.mcmc import nuts_loop, report
 from numpyro_dp.model.guided import chosen_outcomes, outcomes, own_samples
-from numpyro_dp.scoring import release, released, rounds, statistic, verdicts
+from numpyro_dp.scoring import release, released, rounds, statistic, told
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from tests.mutations.registry import mutation
 
@@ -44,7 +44,7 @@ def hyperparameters_called_untold(patch):
     r"assert 0 == 1",
 )
 def drowned_unnamed(patch):
-    patch.setattr(verdicts, "DROWNED", math.inf)
+    patch.setattr(told, "DROWNED", math.inf)
 
 
 @mutation(
@@ -53,8 +53,8 @@ def drowned_unnamed(patch):
     r"assert 0 == 1",
 )
 def few_records_unnamed(patch):
-    patch.setattr(verdicts, "FAINT", 0.0)
-    patch.setattr(verdicts, "_LEVELS", 0.0)
+    patch.setattr(told, "FAINT", 0.0)
+    patch.setattr(told, "_LEVELS", 0.0)
 
 
 @mutation(

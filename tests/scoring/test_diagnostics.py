@@ -9,8 +9,9 @@ from numpyro_dp.scoring.forecast import forecast
 from numpyro_dp.scoring.kinds import Kind
 from numpyro_dp.scoring.verdicts import Located
 
-TO_DO = ("Centre", "Fit", "Give", "Merge", "Pass", "Take", "That the rounds", "Widen")
+TO_DO = ("Centre", "Fit", "Give", "Merge", "Pass", "Read", "Take", "That the rounds", "Widen")
 SPEAKING = Kind(unlike=["y"], partial=["x"], asked=["q"], scattered=["y"], quantile=["y"])
+POOLED = Kind(learned=["w"], scales=["a"])
 FINE = Diagnostics(
     information=np.array([0.304, 0.9, 1.02]),
     noise_sd=np.array([0.1, 0.2, 0.22]),
@@ -63,6 +64,13 @@ def test_verdicts_come_first_and_to_their_end():
     assert lines[-1] == f"  … and {30 - shown} more: .resolved"
 
 
+def test_what_is_good_to_know_speaks_against_nothing():
+    lines = str(FINE._replace(verdicts=("to know: little was told of w[0]",))).splitlines()
+    assert lines[0] == "note  to know: little was told of w[0]"
+    assert lines[1].startswith("No note speaks against this release")
+    assert "No note" not in str(FINE._replace(verdicts=("to know: a", "wide: b")))
+
+
 def test_a_notebook_shows_the_same():
     pretty = pytest.importorskip("IPython.lib.pretty").pretty
     assert pretty(FINE) == str(FINE)
@@ -89,7 +97,7 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     assert max(map(len, str(found).splitlines())) <= 100
 
 
-@pytest.mark.parametrize("kind", [Kind(), Kind(mixture=True, classes=True), SPEAKING])
+@pytest.mark.parametrize("kind", [Kind(), Kind(mixture=True, classes=True), SPEAKING, POOLED])
 def test_a_verdict_ends_with_what_to_do(kind):
     """It is its last sentence, for that alone is shown where a verdict is cut."""
     dim, names = 8, ["a", *(f"w[{k}]" for k in range(6)), "tau"]

@@ -623,14 +623,10 @@ def test_what_few_records_told_of_is_named(truth):
     assert said.startswith("wide: little was told of level[0]: of a rare category or small group")
     # Hospitals cannot be merged.
     assert "Merge such where that can be, give more privacy budget or records" in said
-    assert "hierarchy" not in said
-    assert "one law (a hierarchy)" in at.verdicts(names, [True] * 4)[-1]
+    assert "one law (a hierarchy)" in said
     # Of what every record speaks of, only a little of it.
     assert "far larger values (scale that one) and last terms of a basis are named" in said
     assert beginning(said) == "wide: little was told of level[0]"
-    # What no term reads is learned of the levels that were heard.
-    assert "small groups are unlike large ones" in said
-    assert "unlike" not in at.verdicts(names, [True] * 4)[-1]
     # Where noise tells all alike, it is not that of one few records speak.
     alike = at._replace(signal=np.array([5.0, 4.5, 5.5, 0.4]))
     assert alike.verdicts(names, read) == ()

@@ -1,0 +1,249 @@
+"""Which coordinates the records were hardly heard on, and what is to be done about each kind."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from numpyro_dp.scoring.information import Matrix, Vector
+from numpyro_dp.scoring.kinds import (
+    DO_NOT_USE,
+    TO_KNOW,
+    TOLD_OF,
+    WIDE,
+    WITH_CARE,
+    Kind,
+    counted,
+    listed,
+    site_of,
+)
+
+# Where no more of a prior's variance than this is taken away, an interval is the prior's; where of
+# none more than this, nothing much was told at all.
+TOLD, _HALF, _MUCH = 0.2, 0.5, 0.85
+# Above this intervals were 1.96 to 5.5 times as wide as NUTS's (64 releases of eight models): the
+# clip takes off information too, which no one sees here.
+DROWNED = 1.5
+# Where information on a coordinate was fewer sds of its own noise, intervals were 1.6 to 9 times as
+# wide as NUTS's; where it was more, 1.0 to 1.7 times and once 2.1 (medians of 64 coordinates over
+# six releases or twenty, tests/benchmarks/bench_rare_levels.py). Of few coordinates a tighter bound
+# leaves less, some 5.7√d of all of them.
+FAINT, _FEW_COORDINATES = 9.0, 3.0
+# But where it is more than so many √d, and so large a part of the clearest of all, it was not few
+# records: of six coordinates that rounds came near to late, each 1.1 to 1.5 times as wide.
+_ENOUGH, _ALIKE = 2.0, 0.6
+# Of levels also where it was less than this and this part of their site's clearest: they were 1.6
+# to 3.8 times as wide, above up to 2.2 (71 coordinates of three models, each with clear ones). Not
+# of groups' effects, which were 1.2 to 1.9 times as wide from FAINT on (234 effects).
+_LEVELS, _OF_CLEAREST, _CLEAR = 16.0, 0.7, 20.0
+# Where few records speak, how far scores vary is known to .06 to .30; where the truth lies far out
+# in the prior and no round found it, to .8 to 2.3 (72 releases).
+_SIZES = 0.5
+# Of so many coordinates of a site rare levels are a part; where most of them are unheard, their
+# columns are. A column this many times as large as the middle one, and this many times an
+# intercept, is no level: the root of what is told of it goes by its size (thirty columns in units
+# of their own: to a tenth, but for those of which nothing is told).
+_COLUMNS, _LARGE, _NO_LEVEL = 4, 5.0, 2.0
+_FAR_OUT = (
+    "; or widen a fixed prior to the scale of the answer: the truth may lie so far out in it that "
+    "no round found it"
+)
+_OTHER_SCALE = (
+    ". Widen the prior to the scale of the answer, divide outcomes and inputs by public numbers, "
+    "or give more privacy budget or records: the truth may lie so far out that no round found it"
+)
+_UNITS = (
+    "Centre and scale columns by public numbers (a typical value and a spread that one can state "
+    "without a look at the records), give more privacy budget or records, or merge what are levels "
+    "of a category"
+)
+# Priors that are narrowed until rounds arrive are not to be widened too.
+_FIRST = ". That the rounds have not arrived may be why: take the remedies of that first"
+_LAW = ", give groups one law (a hierarchy), which narrows them"
+
+
+class Told(NamedTuple):
+    """What was released of each coordinate, and what is known of it without the records.
+
+    - **names**, **heard**: of the coordinates, and which of them the records' terms read.
+    - **resolved**, **signal**, **widened**, **groups**, **design**, **misfit_sd**, **arrived**: as
+      of :class:`~numpyro_dp.scoring.verdicts.Located`.
+    - **kind**: of the model.
+    """
+
+    names: Sequence[str]
+    heard: np.ndarray
+    resolved: Vector
+    signal: Vector
+    widened: Vector
+    groups: Vector | bool
+    design: Matrix
+    misfit_sd: float
+    arrived: bool
+    kind: Kind
+
+    @property
+    def _sites(self) -> np.ndarray:
+        return np.array([site_of(name) for name in self.names])
+
+    @property
+    def _several(self) -> np.ndarray:
+        """Which are one of several of their site, as a level or group is."""
+        return np.array(["[" in name for name in self.names])
+
+    def _named(self, which: np.ndarray) -> list[str]:
+        return [self.names[k] for k in np.flatnonzero(which)]
+
+    def untold(self, *, rank: str = "", thus: str = "") -> tuple[str, ...]:
+        """Which coordinates the records were not heard on, in a sentence; empty where on all.
+
+        :param rank: of the sentence; by default what is known of the size of scores decides.
+        :param thus: what follows of it; by default that intervals are the prior's.
+        """
+        heard = self.heard
+        lost = heard & ~(self.resolved >= TOLD)  # NaN, too.
+        weak = self._named(lost)
+        most = float(np.max(self.resolved, where=heard, initial=0.0))
+        if not weak and most >= _MUCH:
+            return ()
+        # Of rare outcomes few scores vary; where most coordinates were heard some round was near.
+        much = np.count_nonzero(heard & (self.resolved >= _MUCH))
+        near = self.misfit_sd <= _SIZES or 2 * much > np.count_nonzero(heard)
+        # Or where all were told of, if not clearly: of 32 events posteriors were as NUTS's.
+        rank = rank or (WIDE if near or (not weak and most > _HALF) else DO_NOT_USE)
+        far_out, other_scale = (_FAR_OUT, _OTHER_SCALE) if self.arrived else (_FIRST, _FIRST)
+        if not weak:
+            return (
+                f"{rank}: little was told: at most {most:.0%} of the prior's variance of any "
+                "coordinate. Give more privacy budget or records where the prior may know as much "
+                "as these, as where they tell of few events; fix one of coordinates that repeat "
+                f"each other (a softmax with every class free){far_out}",
+            )
+        one, several = "its interval is that of", "their intervals are those of"
+        where = "" if thus else "resolved"  # What adapts has no diagnostics.
+        thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
+        found = f"{rank}: next to nothing was {TOLD_OF} {listed(weak, where)}: {thus}"
+        columns = self._columns(lost)
+        large = self.large(columns)
+        if len(weak) == np.count_nonzero(heard):
+            # Rare categories are a few among others; all are missed where the scale is wrong.
+            return (f"{found}{large}{other_scale}",)
+        if columns:
+            likely = "as of columns in units of their own, or far from nought"
+            return (f"{found}, {likely}{large}. {_UNITS}{far_out}",)
+        them = "them" if len(weak) > 1 else "it"
+        leave = f"or leave {them} to the prior (to the groups' law in a hierarchy)"
+        few = f"{leave}, where few records tell of {them}{far_out}"
+        return (f"{found}. Merge what can be merged, give more privacy budget or records, {few}",)
+
+    def _columns(self, which: np.ndarray | bool = True) -> list[str]:
+        """Sites of columns, more than half of which are such: no rare levels.
+
+        A record touches one of groups, and of a walk or a learned law the others tell.
+        """
+        sites = self._sites
+        columns = self._several & self.heard & ~np.asarray(self.groups)
+        columns &= ~np.isin(sites, [*self.kind.walks, *self.kind.learned])
+        sizes, own = (Counter(sites[each]) for each in (columns, columns & which))
+        return [str(n) for n in sizes if sizes[n] >= _COLUMNS and 2 * own[n] > sizes[n]]
+
+    def _loud(self, of: Sequence[str]) -> list[str]:
+        """Coordinates of these sites that are of columns far larger than the others."""
+        if not of:
+            return []
+        size, sites = np.linalg.norm(self.design, axis=0), self._sites
+        single = self.heard & ~self._several
+        # A level is no larger than an intercept. Without one nobody knows whether this is one.
+        least = _NO_LEVEL * size[single].max() if single.any() else math.inf
+        found = np.zeros(len(size), bool)
+        for site in of:
+            own = sites == site
+            found |= own & (size > max(_LARGE * np.median(size[own]), least))
+        return self._named(found)
+
+    def large(self, of: Sequence[str] | None = None) -> str:
+        """Which columns seem to be far larger than others of their site; empty where none does.
+
+        :param of: sites; by default all that may be of columns.
+        """
+        found = listed(self._loud(self._columns() if of is None else of))
+        return f" (columns of far larger values, it seems: {found})" * bool(found)
+
+    def drowned(self) -> tuple[str, ...]:
+        """Of which coordinates noise hides more than the release tells, in sentences.
+
+        A wide prior hides that from :meth:`untold`, which compares with the prior alone. Of few
+        records the clip takes off information too, and the ratio of widths does not see it.
+        """
+        if not self.arrived:  # No width means anything.
+            return ()
+        names, kind, several, site = self.names, self.kind, self._several, self._sites
+        # An interval that is the prior's is named there.
+        told = self.heard & (self.resolved >= TOLD)
+        drowned = told & (self.widened > DROWNED)
+        # A level or group is one of several coordinates; a site of one is more often a dispersion,
+        # which lay 3 to 5 of its own sds off (docs/limitations.md).
+        clearest = np.array([self.signal[site == each].max() for each in site])
+        levels = np.minimum(_LEVELS, _OF_CLEAREST * clearest)
+        levels *= several & (clearest > _CLEAR) & ~np.asarray(self.groups)
+        enough = self.signal > _ENOUGH * math.sqrt(len(names))
+        alike = enough & (self.signal > _ALIKE * np.max(self.signal))
+        below = np.maximum(levels, np.where(alike, 0.0, faint_below(len(names))))
+        # Neighbours tell of an entry of a walk: 1.06 to 1.34 times as wide as NUTS's where few did.
+        few = told & (self.signal < below) & ~np.isin(site, kind.walks)
+        # Where noise hides much of everything it is not that these have few records.
+        drowned &= ~(few & several) | (2 * np.count_nonzero(drowned) > np.count_nonzero(told))
+        faint = few & ~drowned
+        pooled = np.isin(site, kind.learned)
+        fixed = faint & several & ~pooled
+        found = []
+        if single := self._named(faint & ~several):
+            found.append(
+                f"{WITH_CARE}: little was {TOLD_OF} {listed(single, 'signal')}: what was released "
+                "hardly stands out of noise, as of a dispersion, of which few outcomes tell, or a "
+                "rare input: the interval may be off. Give more privacy budget or records"
+            )
+        if fixed.any():
+            columns = sorted(set(site[fixed & ~np.asarray(self.groups)]))
+            loud = listed(self._loud(columns)) or "that one"
+            found.append(
+                f"{WIDE}: little was {TOLD_OF} {listed(self._named(fixed), 'signal')}: of a rare "
+                "category or small group such intervals are 1.2 to 7 times as wide as NUTS's, at "
+                "most as the prior, and a truth far out in it is pulled to its middle. Columns "
+                f"beside one of far larger values (scale {loud}) and last terms of a basis are "
+                "named too, mostly hardly wider than NUTS's. Merge such where that can be, give "
+                f"more privacy budget or records{_LAW}, or narrow a prior wider than what is known"
+            )
+        if drowned.any():
+            found.append(self._doubled(drowned))
+        if small := self._named(faint & several & pooled):
+            found.append(
+                f"{TO_KNOW}: little was {TOLD_OF} {listed(small, 'signal')}: as small groups of "
+                "any hierarchy they lean on the law that is learned from the others. Their "
+                "intervals are wider than NUTS's, at most as that law, and too narrow where small "
+                "groups are unlike large ones, as one far out is pulled to the others. Read each "
+                "as a group like the others, or give more privacy budget or records"
+            )
+        return tuple(found)
+
+    def _doubled(self, drowned: np.ndarray) -> str:
+        # What no term reads is learned of the others: there is one law already.
+        law = _LAW if self.heard.all() else ""
+        scales = self._named(drowned & np.isin(self._sites, self.kind.scales))
+        skewed = f"; that of {listed(scales)} may be off instead" if scales else ""
+        return (
+            f"{WIDE}: privacy noise doubles intervals: those of {counted(self.names, drowned)} are "
+            f"up to {self.widened[drowned].max():.2g} times as wide as the records', before "
+            f"a prior or groups' law narrows them{skewed}. Centre columns by public constants, "
+            f"give more privacy budget or records{law}, take priors on the scale of the "
+            "answer, or fewer coordinates: merge what can be merged"
+        )
+
+
+def faint_below(dim: int) -> float:
+    """The signal below which little was told of a coordinate."""
+    return min(FAINT, _FEW_COORDINATES * math.sqrt(dim))

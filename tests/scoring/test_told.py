@@ -1,0 +1,157 @@
+"""What is said of coordinates that the records were hardly heard on, and what is to be done."""
+
+import numpy as np
+import numpyro
+import pytest
+from numpyro import distributions as dist
+
+from numpyro_dp.model.data_free import pooled_latents
+from numpyro_dp.model.private_model import PrivateModel
+from numpyro_dp.scoring.kinds import Kind
+from numpyro_dp.scoring.prior import bounded
+from numpyro_dp.scoring.verdicts import Located
+
+COLUMNS = 30
+NAMES = ["b", *(f"w[{k}]" for k in range(COLUMNS)), "z"]
+DIM = len(NAMES)
+W = np.arange(1, DIM - 1)
+RARE = {"signal": np.where(np.isin(np.arange(DIM), [2, 3, 8]), 4.0, 30.0)}
+
+
+def released(**fields):
+    """A release of which nothing is said, but for what is changed."""
+    ones, zeros, eye = np.ones(DIM), np.zeros(DIM), np.eye(DIM)
+    fine = Located(
+        *(eye, zeros, zeros, eye, ones, ones, ones, zeros),
+        *(1.0, 1.0, 0.1, 0.0, 0.01, 1.0, 90, 0.5, False, 30.0 * ones, ones),
+    )
+    return fine._replace(**fields)
+
+
+def one(at, kind=None, read=None):
+    (said,) = at.verdicts(NAMES, read, kind)
+    return said
+
+
+def test_groups_whose_law_is_learned_are_good_to_know():
+    """As small groups of any hierarchy: coverage of such was .94, and each was called wide."""
+    learned = Kind(learned=["w"])
+    said = one(released(**RARE), learned)
+    assert said.startswith("to know: little was told of w[1], w[2], w[7]: as small groups of any")
+    assert "too narrow where small groups are unlike large ones" in said
+    assert "hierarchy), which narrows" not in said
+    assert "Merge" not in said
+    # A law that stands fixed does not tell of the others, and what was not told at all is said.
+    assert one(released(**RARE), Kind(learned=["a"])).startswith("wide: little was told of w[1], ")
+    untold = one(released(resolved=np.where(W[4] == np.arange(DIM), 0.1, 1.0)), learned)
+    assert untold.startswith("wide: next to nothing was told of w[4]")
+    # After all that speaks against the release.
+    both = released(**RARE, unresolved=True, misfit=3.0).verdicts(NAMES, kind=learned)
+    assert [each.split(":")[0] for each in both] == ["with care", "wide", "to know"]
+
+
+def rows(law):
+    def outcome(group, y):
+        effect, sigma = law()
+        with numpyro.plate("N", len(y)):
+            numpyro.sample("y", dist.Normal(effect[group], sigma), obs=y)
+
+    return PrivateModel(outcome, (np.zeros(40, np.int32), np.zeros(40, np.float32)))
+
+
+def effects(of_groups):
+    with numpyro.plate("groups", 5):
+        return numpyro.sample("effect", of_groups)
+
+
+def hierarchy():
+    mu, tau = numpyro.sample("mu", dist.Normal(0, 1)), numpyro.sample("tau", dist.HalfNormal(1))
+    return effects(dist.Normal(mu, tau)), 1.0
+
+
+def about_what_is_heard():
+    tau, sigma = (numpyro.sample(name, dist.LogNormal(0, 1)) for name in ("tau", "sigma"))
+    return effects(dist.StudentT(4.0, 0.0, tau)), sigma
+
+
+def in_units_of_errors():
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+    return effects(dist.Normal(0, sigma)), sigma
+
+
+def fixed():
+    # A law of its own that is learned does not make that of the effects so.
+    numpyro.sample("beside", dist.Normal(numpyro.sample("mu", dist.Normal(0, 1)), 1))
+    return effects(dist.Normal(0, 1)), 1.0
+
+
+@pytest.mark.parametrize(
+    ("law", "learned", "scales"),
+    [
+        (hierarchy, {"effect"}, ["tau"]),
+        (about_what_is_heard, {"effect"}, ["sigma", "tau"]),
+        (in_units_of_errors, set(), ["sigma"]),
+        (fixed, set(), []),
+    ],
+)
+def test_which_laws_are_learned_and_which_numbers_are_scales(law, learned, scales):
+    model = rows(law)
+    assert pooled_latents(model) == learned
+    assert bounded(model) == scales
+
+
+def test_a_dispersion_is_spoken_of_where_one_is_named():
+    at = released(widened=np.where(np.isin(np.arange(DIM), [0, *W[:20]]), 3.0, 1.0))
+    assert one(at, Kind(scales=["b"])).count("; that of b may be off instead") == 1
+    for other in (Kind(), Kind(scales=["z"])):
+        assert "may be off" not in one(at, other)
+        assert "dispersion" not in one(at, other)
+
+
+def lost(number, large=()):
+    """So many columns of which next to nothing was told; some are far larger than the others."""
+    size = np.ones(DIM)
+    size[W[list(large)]] = 40.0
+    resolved = np.where(np.isin(np.arange(DIM), W[-number:]), 0.1, 1.0)
+    return released(resolved=resolved, design=np.diag(size))
+
+
+def test_most_of_many_columns_are_not_taken_for_rare_levels():
+    """Thirty measurements in units of their own: there was nothing to merge."""
+    said = one(lost(27))
+    assert said.startswith("wide: next to nothing was told of w[3]–w[29]: ")
+    last = said.split(". ")[-1]
+    assert last.startswith("Centre and scale columns by public numbers (a typical value and a ")
+    assert "more privacy budget" in last
+    assert "Merge" not in said
+    # What was released tells which columns are large, where all are lost or none arrived too.
+    assert "far larger" not in said
+    assert " (columns of far larger values, it seems: w[0], w[2]). Centre" in one(lost(27, [0, 2]))
+    all_lost, gone = lost(30, [2]), lost(1, [2])._replace(travelled=99.0)
+    read = [name != "b" and name != "z" for name in NAMES]
+    assert "far larger" not in one(all_lost, read=read)
+    all_lost = all_lost._replace(resolved=np.zeros(DIM))
+    assert "(columns of far larger values, it seems: w[2]). Widen" in one(all_lost)
+    first = gone.verdicts(NAMES)[0]
+    assert "deviations (columns of far larger values, it seems: w[2]), so the inter" in first
+
+
+@pytest.mark.parametrize("kind", [Kind(walks=["w"]), Kind(learned=["w"])])
+def test_a_few_of_them_may_be_and_groups_are(kind):
+    assert ". Merge what can be merged" in one(lost(15))
+    # No more than half of the columns; a walk's entries and groups' effects are no columns.
+    assert ". Centre and scale columns" in one(lost(16))
+    assert ". Merge what can be merged" in one(lost(27), kind)
+    groups = np.isin(np.arange(DIM), W)
+    assert ". Merge what can be merged" in one(lost(27)._replace(groups=groups))
+
+
+def test_the_column_that_others_stand_beside_is_named():
+    assert "larger values (scale that one)" in one(released(**RARE))
+    large = lost(1, [5])._replace(resolved=np.ones(DIM))
+    assert "larger values (scale w[5])" in one(large._replace(**RARE))
+    # A level is no larger than an intercept, nor is it where nobody knows of one.
+    intercept = np.where(np.arange(DIM), np.diag(large.design), 40.0)
+    assert "(scale that one)" in one(large._replace(**RARE, design=np.diag(intercept)))
+    unread = [name.startswith("w") for name in NAMES]
+    assert "(scale that one)" in one(large._replace(**RARE), read=unread)
