@@ -20,9 +20,11 @@ _NAME = 15
 _NOTES = 4
 _FACT = 3
 _LEAST = 2
-_FULL = ".full()"
+_FULL, _CUT = ".full()", " …"
 # What to do is the last sentence of a note.
 _SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
+# Where a sentence may end before its end; less than so much of it says nothing, as a rank alone.
+_CLAUSE, _SAYS = re.compile(r"(?<=[;:,]) | (?=\()"), 16
 _POINTER = (
     "more",
     ".full() has every line; python -m numpyro_dp words (docs/explanation/ten-words.md)",
@@ -146,7 +148,10 @@ def _shortened(
 
 
 def _cut(row: _Row, most: int) -> _Row:
-    """A note without its middle: what to do, which stands last, begins a line of its own."""
+    """A note without its middle: what to do, which stands last, begins a line of its own.
+
+    What stands of either are whole sentences, or clauses of one.
+    """
     name, lines = row
     *found, remedy = _SENTENCE.split(" ".join(lines))
     if len(lines) <= most or not found:
@@ -159,7 +164,22 @@ def _cut(row: _Row, most: int) -> _Row:
 
 def _ended(row: _Row, most: int) -> _Row:
     name, lines = row
-    return (name, _wrapped(" ".join(lines), max_lines=most)) if len(lines) > most else row
+    return (name, _begun(" ".join(lines), most)) if len(lines) > most else row
+
+
+def _begun(text: str, most: int) -> list[str]:
+    """As many whole sentences as go into ``most`` lines, or clauses where none does."""
+    longest = text[: most * (WIDTH - _NAME)]
+    for end in (_SENTENCE, _CLAUSE):
+        for found in reversed([*end.finditer(longest)]):
+            kept = longest[: found.start()]
+            # Nothing ends within brackets.
+            if len(kept) < _SAYS or kept.count("(") != kept.count(")"):
+                continue
+            lines = _wrapped(kept.rstrip(";:,") + _CUT)
+            if len(lines) <= most:
+                return lines
+    return _wrapped(text, max_lines=most)
 
 
 def _row(name: str, fact: str) -> _Row:
@@ -169,7 +189,7 @@ def _row(name: str, fact: str) -> _Row:
 
 
 def _wrapped(text: str, max_lines: int | None = None) -> list[str]:
-    return wrap(text, WIDTH - _NAME, break_on_hyphens=False, max_lines=max_lines, placeholder=" …")
+    return wrap(text, WIDTH - _NAME, break_on_hyphens=False, max_lines=max_lines, placeholder=_CUT)
 
 
 def _height(rows: Sequence[_Row]) -> int:

@@ -117,6 +117,35 @@ def test_what_to_do_is_shown_however_long_the_note(number):
     assert screens[1].splitlines()[-1] == "      … in full: print(x)"
 
 
+SENTENCES = (
+    "with care: the rounds disagree (2.0 times what their noise explains, as of tails): the "
+    "intervals were widened by that and are not calibrated; of right models some say so too",
+    "The draws are of another posterior than that of these records (as far as a release tells)",
+    "Take the logarithm of what is never negative (LogNormal for Gamma, which is clipped), "
+    "StudentT(4, 0, 1) for Normal, NegativeBinomial2 for Poisson; or more records",
+)
+
+
+@pytest.mark.parametrize("most", range(2, 6))
+def test_what_is_left_of_a_note_are_whole_sentences_or_clauses(most):
+    """They ended in the middle of one, as at *an interval's prior about where …*."""
+    note = ". ".join(SENTENCES)
+    _, whole = short._row("note", note)
+    _, lines = short._cut(("note", whole), most)
+    assert len(lines) <= most < len(whole)
+    pieces = [each.strip() for each in " ".join(lines).split("…") if each.strip()]
+    assert len(pieces) == 2
+    for piece in pieces:
+        after = note[note.index(piece) + len(piece) :]
+        # A mark, or a bracket; and nothing ends within brackets.
+        assert piece[-1] == "." or not after or after[0] in ".;:," or after.startswith(" (")
+        assert piece.count("(") == piece.count(")")
+    # Whole sentences come before clauses.
+    if len(pieces[0]) > len(SENTENCES[0]):
+        assert pieces[0] in (f"{SENTENCES[0]}.", f"{SENTENCES[0]}. {SENTENCES[1]}.")
+    assert pieces[1].startswith(SENTENCES[2][:40])
+
+
 def test_the_most_harmful_note_has_the_lines_that_are_left():
     whole = short.notes_alone([f"{FOUND}. {REMEDY}"] * 3, 12, "print(x)").splitlines()
     first = [k for k, line in enumerate(whole) if line.startswith("note")]
