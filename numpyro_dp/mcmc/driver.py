@@ -8,14 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
-import numpyro.infer
 from jax import random
 from jax.sharding import NamedSharding
 
 from numpyro_dp import _validate
 from numpyro_dp._arrays import unplaced
 from numpyro_dp._moved import mcmc_state
-from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.execution.account import Account, ChargedRun
 from numpyro_dp.execution.keys import as_typed_keys, of_chains, scrub
 from numpyro_dp.execution.processes import is_first, on_each, require_same
@@ -26,7 +24,7 @@ from numpyro_dp.mcmc.loop import at_once, collect, cut, over_devices
 from numpyro_dp.mcmc.nuts import DPNUTS, Release
 from numpyro_dp.mcmc.nuts_loop import NUTSProgram, numbers_of
 from numpyro_dp.mcmc.progress import ChainsCost, cents_up
-from numpyro_dp.mcmc.report import GIVEN_START, GIVEN_STATE, Described
+from numpyro_dp.mcmc.report import GIVEN_START, GIVEN_STATE, Described, Reported
 from numpyro_dp.mcmc.reserved import Reserved, steps_behind
 from numpyro_dp.mcmc.setup import (
     check_kernel,
@@ -41,7 +39,7 @@ from numpyro_dp.scoring.released import ReleasedLikelihood
 _BAR_UPDATES = 50
 
 
-class MCMC(numpyro.infer.MCMC):
+class MCMC(Reported):
     """Markov chain Monte Carlo with a private kernel: ``numpyro.infer.MCMC`` and a privacy report.
 
     Everything of NumPyro's class keeps working (``run``, ``warmup``, ``get_samples``,
@@ -65,6 +63,8 @@ class MCMC(numpyro.infer.MCMC):
         key; the guarantee then holds on the condition that the key is secret, random and used
         once, and an accountant with a budget refuses it unless ``allow_conditional=True``.
     :raises ValueError: for a kernel that is not private, or an option that would leak.
+
+    Whether the draws are worth having is in :attr:`verdicts`, all in one place.
 
     **Privacy.** ``run`` counts the private steps, fixes the noise, charges the accountant (durably,
     all or nothing), and only then lets the compiled loop see the records. A run that fails or is
@@ -149,23 +149,6 @@ class MCMC(numpyro.infer.MCMC):
         if state is not None and state is not self._last_state and state is not self._warmup_state:
             self._given[GIVEN_STATE] = None
         self._warmup_state = state
-
-    @property
-    def privacy(self) -> PrivacyReport:
-        """The whole privacy statement of what this object has run.
-
-        :raises RuntimeError: before the first run.
-        """
-        described = self._described
-        if described is None:
-            raise RuntimeError(self._account.unfinished(self._account.charges))
-        return self._account.report(
-            described.told,
-            delta=self.sampler.delta,
-            # A release serves all chains of DPNUTS.
-            num_chains=self.num_chains if self._release.released is None else 1,
-            given=tuple(self._given),
-        )
 
     def run(
         self,
@@ -370,17 +353,6 @@ class MCMC(numpyro.infer.MCMC):
         self._cache, self._init_state_cache = {}, {}
         self._last_state = scrub(self._last_state)
         self._warmup_state = scrub(self._warmup_state)
-
-    def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
-        """NumPyro's table of the draws, then the privacy line of this object's runs.
-
-        Before the table stand the report's notes, the most harmful first, or one line on each where
-        the end of the run has shown them.
-        """
-        if self._described is not None:
-            self._described = self._described.show(sys.stdout)
-        super().print_summary(prob=prob, exclude_deterministic=exclude_deterministic)
-        print(self._account.in_short(self.privacy))
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()

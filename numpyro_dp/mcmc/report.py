@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
+import numpyro.infer
 from numpyro.diagnostics import split_gelman_rubin
 
+from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report import short
 from numpyro_dp.accounting.report.facts import RunFacts
+from numpyro_dp.execution.account import Account
 from numpyro_dp.mcmc.kernel import BoundKernel
+from numpyro_dp.mcmc.nuts import Release
 from numpyro_dp.mcmc.sgmcmc.integrator import Note, in_one_line
 from numpyro_dp.mcmc.sgmcmc.relaxation import drawn_notes
+from numpyro_dp.scoring.diagnostics import NOTHING
+from numpyro_dp.scoring.kinds import RANKS, speaks_against, worst_first
 
 GIVEN_START = "the initial positions given as init_params"
 GIVEN_STATE = (
@@ -34,11 +43,10 @@ _AGAIN = (
     "a hierarchy, the model wrapped in numpyro.handlers.reparam (LocScaleReparam(0) of effects "
     "under a Normal or StudentT)"
 )
-# What notes take of a screen that is to show draws too.
-_LINES, _REPORT = 16, "print(mcmc.privacy.full())"
-_NOTHING = (
-    "No note speaks against this release. What notes cannot see: docs/howto/is-it-worth-having.md"
-)
+_DIVERGED, _COUNTED = "NUTS diverged", "Number of divergences"
+# What notes take of a screen that is to show draws too; and each of them where all were shown: what
+# is wrong, and what to do.
+_LINES, _BRIEF, _REPORT = 16, 2, "print(mcmc.privacy.full())"
 
 
 class Described(NamedTuple):
@@ -71,27 +79,42 @@ class Described(NamedTuple):
         return self._replace(drawn=chain_notes(states))
 
     @property
+    def verdicts(self) -> tuple[str, ...]:
+        """What there is to act on, of draws and release, the most harmful first."""
+        found = self._ordered("notes", "text")
+        return worst_first(found) if self.judged else found
+
+    @property
     def told(self) -> RunFacts:
         """The facts, with all notes: what there is to act on first, the most harmful before all."""
-        return replace(self.facts, notes=self._ordered("notes", "text") + self.facts.remarks)
+        return replace(self.facts, notes=self.verdicts + self.facts.remarks)
 
     @property
     def in_short(self) -> str:
         """One line on the notes for whoever looks at the draws; empty where there are none."""
-        return in_one_line(self.told.notes, self.signs)
+        # The first words of a verdict say it already.
+        drawn = tuple(note for note in self.drawn if not note.text.startswith(RANKS))
+        return in_one_line(self.told.notes, self._replace(drawn=drawn).signs)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a verdict says how many draws diverged."""
+        return any(_DIVERGED in note.text for note in self.drawn)
 
     def show(self, where: TextIO, *, also_nothing: bool = True) -> Described:
-        """Print the notes, the most harmful first, or one line where they have been printed.
+        """Print the notes, the most harmful first, and in short where they have been printed.
 
         :param also_nothing: print a line too where all was judged and no note speaks against it.
         :returns: this, shown.
         """
         notes = self.told.notes
         if notes:
-            whole = short.notes_alone(notes, _LINES, _REPORT)
-            print(self.in_short if self.shown else whole, file=where)
-        if also_nothing and self.judged and notes == self.facts.remarks:
-            print(_NOTHING, file=where)
+            lines = _BRIEF * len(notes) + 1 if self.shown else _LINES
+            said = short.notes_alone(notes, lines, _REPORT)
+            # Of a chain in private steps its signs say in a line what the draws are.
+            print(self.in_short if self.shown and not self.judged else said, file=where)
+        if also_nothing and self.judged and not any(map(speaks_against, self.verdicts)):
+            print(NOTHING, file=where)
         return self._replace(shown=True)
 
     @property
@@ -105,6 +128,68 @@ class Described(NamedTuple):
             for first in (True, False)
         )
         return before + getattr(self.facts, fact) + after
+
+
+class Reported(numpyro.infer.MCMC):
+    """What an MCMC object says of what it has run: statement, verdicts and table."""
+
+    sampler: Any
+    _account: Account
+    _described: Described | None
+    _given: dict[str, None]
+    _release: Release
+
+    @property
+    def privacy(self) -> PrivacyReport:
+        """The whole privacy statement of what this object has run.
+
+        :raises RuntimeError: before the first run.
+        """
+        return self._account.report(
+            self._known.told,
+            delta=self.sampler.delta,
+            # A release serves all chains of DPNUTS.
+            num_chains=self.num_chains if self._release.released is None else 1,
+            given=tuple(self._given),
+        )
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """All that speaks against the draws of the last run, the most harmful first.
+
+        Those on the chains (not mixed, diverged), which a release knows nothing of, and those on
+        what was released, which alone stand in ``released.diagnostics.verdicts``. Each is a
+        sentence or more, of which the last says what to do; of :class:`~numpyro_dp.DPNUTS` each
+        begins with its rank. Empty where nothing speaks against them.
+
+        **Privacy.** A function of released values.
+
+        :raises RuntimeError: before the first run.
+        """
+        return self._known.verdicts
+
+    @property
+    def _known(self) -> Described:
+        if self._described is None:
+            raise RuntimeError(self._account.unfinished(self._account.charges))
+        return self._described
+
+    def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
+        """NumPyro's table of the draws, then the privacy line of this object's runs.
+
+        Before the table stand the report's notes, the most harmful first; in short, each with what
+        to do, where the end of the run has shown them.
+        """
+        if self._described is not None:
+            self._described = self._described.show(sys.stdout)
+        table = io.StringIO()
+        with redirect_stdout(table):
+            super().print_summary(prob=prob, exclude_deterministic=exclude_deterministic)
+        for line in table.getvalue().splitlines():
+            # Once is enough.
+            if not (line.startswith(_COUNTED) and self._known.diverged):
+                print(line)
+        print(self._account.in_short(self.privacy))
 
 
 def chain_notes(states: dict[str, Any]) -> tuple[Note, ...]:
@@ -140,12 +225,13 @@ def chain_notes(states: dict[str, Any]) -> tuple[Note, ...]:
 
 
 def _divergent(diverging: Any) -> tuple[Note, ...]:
-    share = float(np.mean(np.asarray(diverging))) if np.size(diverging) else 0.0
+    count, of = np.count_nonzero(np.asarray(diverging)), np.size(diverging)
+    share = count / max(of, 1)
     if share <= _DIVERGENT:
         return ()
     text = (
-        f"with care: NUTS diverged ({share:.1%} of its draws), as in the neck of a hierarchy's "
-        f"small scales, which it then leaves out in part. {_AGAIN}"
+        f"with care: {_DIVERGED} ({count} of {of} draws, {share:.1%}), as in the neck of a "
+        f"hierarchy's small scales, which it then leaves out in part. {_AGAIN}"
     )
     return (Note(text, f"diverged ({share:.1%} of them)", first=True),)
 

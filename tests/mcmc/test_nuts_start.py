@@ -1,5 +1,8 @@
 """Where the chains of DPNUTS begin, and what is said of those that have not mixed."""
 
+import copy
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,7 +124,7 @@ def test_chains_that_diverged_are_named_with_what_samples_the_release_again():
     assert chain_notes({"z": draws, "diverging": once}) == ()
     thrice = once | (np.arange(100) == 50)
     (note,) = chain_notes({"z": draws, "diverging": thrice})
-    assert note.text.startswith("with care: NUTS diverged (2.0% of its draws), ")
+    assert note.text.startswith("with care: NUTS diverged (4 of 200 draws, 2.0%), ")
     assert beginning(note.text) == "with care: NUTS diverged"
     assert note.sign == "diverged (2.0% of them)"
     assert "numpyro.infer.NUTS on mcmc.released.model" in note.text
@@ -167,7 +170,8 @@ def test_no_chain_begins_where_the_model_forbids_it():
     assert (np.asarray(state.z["mu"])[:, 0] < np.asarray(state.z["mu"])[:, 1]).all()
 
 
-def test_the_report_and_the_table_say_so(capsys):
+@pytest.fixture(scope="module")
+def stuck():
     def one_mean(y):
         mean = numpyro.sample("mean", dist.Normal(0, 3))
         with numpyro.plate("people", len(y)):
@@ -175,9 +179,72 @@ def test_the_report_and_the_table_say_so(capsys):
 
     y = np.random.default_rng(0).normal(1, 1, 2_000).astype(np.float32)
     still = {"step_size": 1e-6, "adapt_step_size": False, "max_tree_depth": 1}
-    stuck = ndp.MCMC(ndp.DPNUTS(one_mean, privacy=ndp.Budget(1.0, 1e-6), **still), **FIT)
-    stuck.run(jax.random.key(0), y)
+    mcmc = ndp.MCMC(ndp.DPNUTS(one_mean, privacy=ndp.Budget(1.0, 1e-6), **still), **FIT)
+    with pytest.raises(RuntimeError, match=r"run\("):
+        print(mcmc.verdicts)
+    mcmc.run(jax.random.key(0), y)
+    return mcmc
+
+
+def test_the_report_and_the_table_say_so(stuck, capsys):
     assert str(stuck.privacy).split("note")[1].strip().startswith("do not use: the chains have not")
-    capsys.readouterr()
     stuck.print_summary()
     assert "have not mixed" in capsys.readouterr().out
+
+
+RELEASED = (
+    "do not use: not arrived: the last step was long. Give priors on the scale of the answer",
+    "wide: little was told of b[3]: it is rare. Merge what can be merged, or more records",
+)
+
+
+def diverged(mcmc):
+    """The same run, of which other things are said."""
+    share = np.arange(400).reshape(2, 200) % 20 == 0
+    facts = replace(mcmc._described.facts, notes=RELEASED)
+    other = copy.copy(mcmc)
+    other._described = mcmc._described._replace(
+        facts=facts, drawn=chain_notes({"z": {}, "diverging": share}), shown=True
+    )
+    return other
+
+
+def test_all_verdicts_of_a_run_stand_in_one_place_the_worst_first(stuck):
+    """Those on chains stood in the report alone, before worse ones of the release."""
+    (said,) = stuck.verdicts
+    assert said.startswith("do not use: the chains have not mixed")
+    assert stuck.released.diagnostics.verdicts == ()
+    both = diverged(stuck)
+    begun = [beginning(verdict) for verdict in both.verdicts]
+    assert begun[:2] == ["do not use: not arrived", "with care: NUTS diverged"]
+    assert begun[2:] == ["wide: little was told of b[3]"]
+    assert both.privacy.notes == both.verdicts
+
+
+def test_a_table_says_of_each_verdict_what_to_do_and_divergences_once(stuck, capsys):
+    both = diverged(stuck)
+    both._states = both._states | {"diverging": np.ones((2, 200), bool)}
+    both.print_summary()
+    shown = capsys.readouterr().out
+    lines = [line.strip() for line in shown.splitlines()]
+    assert lines[0] == f"note  {RELEASED[0]}"[: len(lines[0])]
+    for remedy in ("Give priors on the scale", "Sample the release again", "Merge what can be"):
+        assert sum(remedy in line for line in lines) == 1
+    assert shown.count("iverge") == 1
+    assert "NUTS diverged (20 of 400 draws, 5.0%)" in shown
+    assert "… in full: print(mcmc.privacy.full())" in lines
+    # ArviZ has it in a line, and once too.
+    assert both._described.in_short.count("diverged") == 1
+    # Where no verdict says it, NumPyro does.
+    stuck.print_summary()
+    assert "Number of divergences: 0" in capsys.readouterr().out
+
+
+def test_what_is_good_to_know_is_shown_and_speaks_against_nothing(stuck, capsys):
+    calm = copy.copy(stuck)
+    facts = replace(stuck._described.facts, notes=("to know: little was told of b[3]. Read it",))
+    calm._described = stuck._described._replace(facts=facts, drawn=())
+    calm.print_summary()
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first == "note  to know: little was told of b[3]. Read it"
+    assert second.startswith("No note speaks against this release")

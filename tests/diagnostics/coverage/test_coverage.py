@@ -291,7 +291,7 @@ def test_a_chain_that_stands_still_refuses_itself():
     most = np.arange(500) < 450
     assert _of_chain(good, np.zeros(500, bool)) == ()
     (diverged,) = _of_chain(good, most)
-    assert diverged.startswith("with care: NUTS diverged (90.0% of its draws), ")
+    assert diverged.startswith("with care: NUTS diverged (450 of 500 draws, 90.0%), ")
     for still in (np.zeros(500), 1 + np.linspace(0, 1e-4, 500)):
         (said,) = _of_chain({"a": still}, most)
         assert said.startswith("do not use: the chains have not mixed")
