@@ -127,7 +127,7 @@ class Told(NamedTuple):
         where = "" if thus else "resolved"  # What adapts has no diagnostics.
         thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
         found = f"{rank}: next to nothing was {TOLD_OF} {listed(weak, where)}: {thus}"
-        columns = self._columns(lost)
+        columns = self._columns(lost) or self._beside_large(lost)
         large = self.large(columns)
         if len(weak) == np.count_nonzero(heard):
             # Rare categories are a few among others; all are missed where the scale is wrong.
@@ -150,6 +150,11 @@ class Told(NamedTuple):
         columns &= ~np.isin(sites, [*self.kind.walks, *self.kind.learned])
         sizes, own = (Counter(sites[each]) for each in (columns, columns & which))
         return [str(n) for n in sizes if sizes[n] >= _COLUMNS and 2 * own[n] > sizes[n]]
+
+    def _beside_large(self, lost: np.ndarray) -> list[str]:
+        """Sites of columns that lost some, and of which others are far larger."""
+        some = {site_of(name) for name in self._named(lost)}
+        return [site for site in self._columns() if site in some and self._loud([site])]
 
     def _loud(self, of: Sequence[str]) -> list[str]:
         """Coordinates of these sites that are of columns far larger than the others."""
@@ -222,8 +227,8 @@ class Told(NamedTuple):
             found.append(self._doubled(drowned))
         if small := self._named(faint & several & pooled):
             found.append(
-                f"{TO_KNOW}: little was {TOLD_OF} {listed(small, 'signal')}: as small groups of "
-                "any hierarchy they lean on the law that is learned from the others. Their "
+                f"{TO_KNOW}: little was {TOLD_OF} {listed(small, 'signal')}: the law that is "
+                "learned from the others lends the rest, as to small groups of any hierarchy. Such "
                 "intervals are wider than NUTS's, at most as that law, and too narrow where small "
                 "groups are unlike large ones, as one far out is pulled to the others. Read each "
                 "as a group like the others, or give more privacy budget or records"

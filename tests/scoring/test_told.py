@@ -37,7 +37,7 @@ def test_groups_whose_law_is_learned_are_good_to_know():
     """As small groups of any hierarchy: coverage of such was .94, and each was called wide."""
     learned = Kind(learned=["w"])
     said = one(released(**RARE), learned)
-    assert said.startswith("to know: little was told of w[1], w[2], w[7]: as small groups of any")
+    assert said.startswith("to know: little was told of w[1], w[2], w[7]: the law that is")
     assert "too narrow where small groups are unlike large ones" in said
     assert "hierarchy), which narrows" not in said
     assert "Merge" not in said
@@ -139,6 +139,8 @@ def test_most_of_many_columns_are_not_taken_for_rare_levels():
 @pytest.mark.parametrize("kind", [Kind(walks=["w"]), Kind(learned=["w"])])
 def test_a_few_of_them_may_be_and_groups_are(kind):
     assert ". Merge what can be merged" in one(lost(15))
+    # But beside one that is far larger than they are they may be in other units.
+    assert ". Centre and scale columns" in one(lost(3, [2]))
     # No more than half of the columns; a walk's entries and groups' effects are no columns.
     assert ". Centre and scale columns" in one(lost(16))
     assert ". Merge what can be merged" in one(lost(27), kind)
