@@ -14,8 +14,8 @@ from numpyro_dp.families.one_gaussian import APART
 
 # A verdict's first words.
 DO_NOT_USE, WITH_CARE, WIDE, TO_KNOW = RANKS = ("do not use", "with care", "wide", "to know")
-# Where what a verdict is about ends, and its numbers begin.
-_REST = re.compile(r"[:(,]")
+# Where what a verdict is about ends, and its numbers begin; no comma of an index.
+_REST = re.compile(r"[:(]|,(?= )")
 # A coordinate of a vector.
 _ENTRY = re.compile(r"(?P<site>.*)\[(?P<at>\d+)\]")
 TOLD_OF = "told of"

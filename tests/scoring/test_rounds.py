@@ -751,6 +751,8 @@ def test_more_records_far_out_than_expected_are_named_where_chance_explains_it_n
             "wide: next to nothing was told of w[3], b: their",
             "wide: next to nothing was told of w[3], …",
         ),
+        ("to know: little was told of m[0,1]: as", "to know: little was told of m[0,1]"),
+        ("to know: little was told of m[0,1], b: as", "to know: little was told of m[0,1], …"),
         ("wide: next to nothing was told of b: its", "wide: next to nothing was told of b"),
         ("with care: was hardly told from noise, so that", "with care: was hardly told from noise"),
         ("with care: the rounds disagree (2.1 times", "with care: the rounds disagree"),
