@@ -48,6 +48,11 @@ _NEARER = (
     "divide them by others, or give more privacy budget or records (an intercept's prior about "
     "where outcomes lie, others within a factor of ten; of a scale HalfNormal, not HalfCauchy)"
 )
+# The same where columns show that they are the cause.
+_CENTRED = (
+    "Centre inputs by public constants and divide them by others, the large ones first, give "
+    "priors on the scale of the answer, or give more privacy budget or records"
+)
 _TAILS = (
     "Take the logarithm of what is never negative (LogNormal for Gamma), StudentT(4, …) for "
     "Normal, NegativeBinomial2 for Poisson: heavier tails than the family's are cut elsewhere in "
@@ -183,12 +188,13 @@ class Located(NamedTuple):
         """
         kind = kind or Kind()
         told = self._told(names, read, kind)
+        large = told.large()
         said = [
             (
                 not self.arrived,
                 f"{DO_NOT_USE}: not arrived: the last step went {self.travelled:.1f} posterior "
-                f"standard deviations{self._farthest(names)}{told.large()}, so the intervals are "
-                f"not calibrated. {_NEARER}",
+                f"standard deviations{self._farthest(names)}{large}, so the intervals are "
+                f"not calibrated. {_CENTRED if large else _NEARER}",
             ),
             (self.arrived and self.disagreement > self._usual, self._disagree(kind)),
             (

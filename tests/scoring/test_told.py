@@ -134,6 +134,8 @@ def test_most_of_many_columns_are_not_taken_for_rare_levels():
     assert "(columns of far larger values, it seems: w[2]). Widen" in one(all_lost)
     first = gone.verdicts(NAMES)[0]
     assert "deviations (columns of far larger values, it seems: w[2]), so the inter" in first
+    assert ". Centre inputs by public constants and divide them by others, the large ones" in first
+    assert ". Give priors on the scale" in lost(1)._replace(travelled=99.0).verdicts(NAMES)[0]
 
 
 @pytest.mark.parametrize("kind", [Kind(walks=["w"]), Kind(learned=["w"])])
