@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpyro_dp._compilation_cache import (
         enable_compilation_cache as enable_compilation_cache,
     )
+    from numpyro_dp._public import public as public
     from numpyro_dp._shards import shard as shard
     from numpyro_dp._sources import RecordSource as RecordSource
     from numpyro_dp.accounting import (
@@ -103,7 +104,6 @@ if TYPE_CHECKING:
         StronglyLogConcave as StronglyLogConcave,
         UncheckedNUTS as UncheckedNUTS,
     )
-    from numpyro_dp.model.records import public as public
     from numpyro_dp.scoring.release import LikelihoodRelease as LikelihoodRelease
     from numpyro_dp.scoring.released import ReleasedLikelihood as ReleasedLikelihood
     from numpyro_dp.svi import (
@@ -190,7 +190,7 @@ _HOME = {
     "private_calibration_curve": "diagnostics.checks.calibration",
     "private_log_predictive_density": "diagnostics.checks.log_density",
     "private_posterior_predictive_check": "diagnostics.checks.predictive_check",
-    "public": "model.records",
+    "public": "_public",
     "shard": "_shards",
 }
 

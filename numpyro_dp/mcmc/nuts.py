@@ -14,6 +14,7 @@ from numpyro import handlers
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_dp import _validate
+from numpyro_dp._public import is_public
 from numpyro_dp.accounting import Accountant, Budget
 from numpyro_dp.execution.account import ChargedRun
 from numpyro_dp.execution.keys import folded
@@ -255,13 +256,13 @@ class Release:
             run.require_unchanged()
             self.released = released
             self._kernel = kernel
-            self._given = tuple(map(_referred, jax.tree.leaves((args, kwargs))))
+            self._given = tuple(map(_referred, _each(args, kwargs)))
         elif self._kernel is not kernel:
             raise ValueError(
                 "this object has released the likelihood of another kernel: make a new "
                 "numpyro_dp.MCMC for this one (which is charged)"
             )
-        elif (args or kwargs) and not self._same(jax.tree.leaves((args, kwargs))):
+        elif (args or kwargs) and not self._same(_each(args, kwargs)):
             raise ValueError(
                 "this object has released its likelihood, of other arguments: make a new "
                 "numpyro_dp.MCMC for these (which is charged), or call run(rng_key) without "
@@ -279,6 +280,10 @@ class Release:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _given=())
+
+
+def _each(args: tuple, kwargs: dict) -> list:
+    return jax.tree.leaves((args, kwargs), is_leaf=is_public)
 
 
 def _referred(leaf: Any) -> Callable[[], Any]:

@@ -1,17 +1,7 @@
-"""Objects that were judged, and therefore must not change; tokens that tell when values did."""
+"""Objects that were judged, and therefore must not change."""
 
-import hashlib
-import pickle
 from collections.abc import Hashable
-from typing import Any, NoReturn, TypeAlias
-
-import jax
-import numpy as np
-
-from numpyro_dp._arrays import is_numeric
-
-STATIC_TYPES = (bool, int, float, complex, str, bytes)
-Token: TypeAlias = tuple[Any, ...]
+from typing import Any, NoReturn
 
 
 class Frozen:
@@ -34,30 +24,3 @@ class Frozen:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, type(self)) and self._identity == other._identity
-
-
-def static_token(value: Any) -> Token:
-    """What stands for a plain value, its type included."""
-    # repr tells 1 from True from 1.0, and a NaN from nothing else: == does neither.
-    if value is None or isinstance(value, STATIC_TYPES):
-        return (type(value), repr(value))
-    return (type(value), value if isinstance(value, Hashable) else id(value))
-
-
-def public_token(value: Any) -> Token:
-    """What stands for a public value; of arrays a digest."""
-    leaves, tree = jax.tree.flatten(value)
-    return (tree, *map(_public_leaf_token, leaves))
-
-
-def _public_leaf_token(value: Any) -> Token:
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)) and is_numeric(value):
-        array = np.ascontiguousarray(np.asarray(value))
-        return (array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).hexdigest())
-    if isinstance(value, STATIC_TYPES):
-        return static_token(value)
-    try:
-        return (type(value), hashlib.sha256(pickle.dumps(value)).hexdigest())
-    except Exception:
-        # Not picklable: only the very same object counts as equal.
-        return (type(value), id(value))

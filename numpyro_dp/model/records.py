@@ -14,10 +14,18 @@ import jax
 import numpy as np
 
 from numpyro_dp._arrays import as_jax, how_to_convert, how_to_unite, is_numeric, listed_numbers
+from numpyro_dp._public import (
+    STATIC_TYPES,
+    Public,
+    Token,
+    is_public,
+    public as public,
+    public_token,
+    static_token,
+)
 from numpyro_dp._shards import PaddedRecords, Shards, shards_of
 from numpyro_dp._sources import NOT_FETCHED, Reading, RecordSource, Storage, storage_of
 from numpyro_dp.errors import UnsupportedModelError, refuse
-from numpyro_dp.model.frozen import STATIC_TYPES, Token, public_token, static_token
 from numpyro_dp.model.names import parameter_names, path_name, quoted
 
 # So many arrays in a list are rows of one; so many entries may be records of a private number.
@@ -27,39 +35,6 @@ MANY = 10
 _PUBLIC_ROWS, _FEW_ROWS = 1_009, 3
 # Rows that a series has more than terms which read so many rows before theirs.
 _LAGS = 12
-
-
-@dataclass(frozen=True, eq=False)
-class Public:
-    """A model argument that its owner declared to hold nothing private. Made by :func:`public`."""
-
-    value: Any
-
-    def __repr__(self) -> str:
-        return f"public({type(self.value).__name__})"
-
-
-def public(value: Any) -> Public:
-    """Declare a model argument public: it reaches the model as it is and is never protected.
-
-    Use it for lookup tables, knots of a spline, category names, configuration objects: things
-    known before anybody's data were collected. A number *computed* from the data (a mean, the
-    largest group label) is not public unless it was released by a private mechanism.
-
-    :param value: any object or pytree; arrays inside are copied, so later edits have no effect.
-    :returns: A wrapper to be put in the place of the argument, at any depth of a list or
-        dictionary.
-
-    **Privacy.** No guarantee covers what is wrapped. It is kept with the model, hashed, and
-    pickled.
-
-    **Example**::
-
-        >>> import numpy as np
-        >>> public(np.array([0.0, 0.5, 1.0]))
-        public(ndarray)
-    """
-    return Public(jax.tree.map(_frozen_copy, value))
 
 
 @dataclass(frozen=True)
@@ -261,8 +236,9 @@ def read_arguments(
     pair = (tuple(model_args), dict(model_kwargs or {}))
 
     def is_one(value: Any) -> bool:
-        # Of a list of numbers one sentence is said, and not one for each of them.
-        return value is not pair[0] and bool(listed_numbers(value))
+        # Of a list of numbers one sentence is said, and not one for each of them. Of what was
+        # declared public the declaration is read, which is no leaf by itself.
+        return value is not pair[0] and (is_public(value) or bool(listed_numbers(value)))
 
     paths, tree = jax.tree_util.tree_flatten_with_path(pair, is_leaf=is_one)
     names = parameter_names(model, *pair)
@@ -368,15 +344,3 @@ def _read_array(name: str, value: Any) -> ArrayLeaf:
         )
     native = value.dtype.newbyteorder("=")
     return ArrayLeaf(name, tuple(value.shape), np.dtype(jax.dtypes.canonicalize_dtype(native)))
-
-
-def _frozen_copy(value: Any) -> Any:
-    if isinstance(value, Public):
-        return value.value
-    if isinstance(value, PaddedRecords):
-        return np.asarray(value)
-    if not isinstance(value, np.ndarray):
-        return value
-    copy = value.copy()
-    copy.flags.writeable = False
-    return copy

@@ -30,7 +30,7 @@ def plain(leaf_tree):
             return leaf.value
         return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
-    return jax.tree.map(one, leaf_tree)
+    return jax.tree.map(one, leaf_tree, is_leaf=lambda leaf: isinstance(leaf, Public))
 
 
 def split(case: Case):

@@ -11,11 +11,11 @@ import numpy as np
 from jax import random
 from jaxtyping import Array, Float, UInt8
 
+from numpyro_dp._public import is_public
 from numpyro_dp.accounting import PrivacyReport, Relation
 from numpyro_dp.accounting.events import ComposedDpEvent, DpEvent, from_json
 from numpyro_dp.diagnostics.audit.neighbours import take_apart
 from numpyro_dp.diagnostics.audit.releases import Attacked
-from numpyro_dp.model.records import Public
 
 
 def attacked_calls(
@@ -59,7 +59,9 @@ def _require_neighbours(both: tuple[tuple[Any, ...], tuple[Any, ...]], relation:
     Arrays that are equal on both sides may be public; each of the others holds a row for each
     record. What is no array, number or text is not looked into.
     """
-    (one, nesting), (other, same) = (jax.tree.flatten(arguments) for arguments in both)
+    (one, nesting), (other, same) = (
+        jax.tree.flatten(arguments, is_leaf=is_public) for arguments in both
+    )
     pairs = [tuple(map(_as_array, pair)) for pair in zip(one, other, strict=False)]
     known = [(a, b) for a, b in pairs if a is not None and b is not None]
     apart = [(a, b) for a, b in known if not _equal(a, b)]
@@ -81,7 +83,7 @@ def _require_neighbours(both: tuple[tuple[Any, ...], tuple[Any, ...]], relation:
 
 def _as_array(leaf: Any) -> np.ndarray | None:
     """An argument to be compared; ``None`` of what cannot be."""
-    if isinstance(leaf, Public):
+    if is_public(leaf):
         parts = [_as_array(part) for part in jax.tree.leaves(leaf.value)]
         whole = b"public" + b"".join(part.tobytes() for part in parts if part is not None)
         # One value and no rows, none of which may differ.

@@ -21,12 +21,12 @@ from jax import random
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_dp import _validate
+from numpyro_dp._public import is_public
 from numpyro_dp._quick_compile import lightly_jitted
 from numpyro_dp.accounting import Accountant, Relation
 from numpyro_dp.mcmc import DPNUTS, MCMC
 from numpyro_dp.mcmc.kernel import PrivateKernel
 from numpyro_dp.mcmc.report import chain_notes
-from numpyro_dp.model.records import Public
 from numpyro_dp.scoring.release import LikelihoodRelease
 from numpyro_dp.scoring.released import ReleasedLikelihood
 from numpyro_dp.svi import DPSVI, VIPS
@@ -168,7 +168,7 @@ class _Plain:
         self._sample: Callable[..., Any] | None = None
 
     def __call__(self, rng_key: Any, args: tuple, kwargs: dict) -> Fitted:
-        leaves, tree = jax.tree.flatten(jax.tree.map(_bare, (args, kwargs)))
+        leaves, tree = jax.tree.flatten(jax.tree.map(_bare, (args, kwargs), is_leaf=is_public))
         moving = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
         if self._sample is None:
             self._sample = self._compiled(leaves, tree, moving)
@@ -217,7 +217,7 @@ def _sampler(released: ReleasedLikelihood, _: int) -> MCMCKernel:
 
 
 def _bare(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf, Public) else leaf
+    return leaf.value if is_public(leaf) else leaf
 
 
 def _own_ledger(relation: Relation) -> Accountant:

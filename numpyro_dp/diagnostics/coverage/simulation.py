@@ -13,6 +13,7 @@ import numpy as np
 from jax import random
 from numpyro.infer import init_to_sample
 
+from numpyro_dp._public import is_public
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.synthetic_records import (
     outcome_places,
@@ -83,7 +84,7 @@ def simulation(
             '`numpyro.sample("y", ..., obs=y)`. Compute it before the model is called'
         )
     require_outcomes_that_follow(split, "coverage", "coverage has no other way")
-    given, tree = jax.tree.flatten((args, dict(kwargs)))
+    given, tree = jax.tree.flatten((args, dict(kwargs)), is_leaf=is_public)
     arrays = tuple(i for i, x in enumerate(split.layout.leaves) if isinstance(x, ArrayLeaf))
     outcomes = set(places.values())
     inputs = []
