@@ -105,6 +105,12 @@ def test_the_ten_words_are_told_where_only_the_package_is(call):
     # What forecasts and diagnostics say beside these.
     assert " ".join(names[10:]) == "Score Information Round κ Verdict"
     assert "](" not in shown.out
+    # And those of notes, each of which some note or refusal uses.
+    said = " ".join(path.read_text("utf-8") for path in (ROOT / "numpyro_dp").rglob("*.py"))
+    heads = re.findall(r"^- (\*.*?\*):", shown.out, re.MULTILINE)
+    told = [word for head in heads for word in re.findall(r"\*(.+?)\*", head)]
+    assert {"arrived", "heard", "told of", "level", "rounds disagree"} <= {*told}
+    assert not [word for word in told if word not in said]
     # A wheel has no documentation: the page is put into it, where the command looks first.
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
     (page, place), *_ = wheel["targets"]["wheel"]["force-include"].items()
