@@ -87,8 +87,7 @@ class RecordStatistic:
     @property
     def num_outcomes(self) -> int:
         """Outcomes of a record that are looked at."""
-        (terms,) = self.outcomes.terms.out_shapes
-        return int(terms[0])
+        return self.outcomes.number
 
     @property
     def has_tails(self) -> bool:
@@ -214,24 +213,28 @@ class RecordStatistic:
         """Whitened scores of the own outcome and of all possible ones, and their weights."""
         model, rows = self.private_model, list(record)
         row = rows.pop()[0] if self.draws else 0
+        outcomes = self.outcomes
         own = jax.grad(lambda u: model.record_log_likelihood(self.at(u), rows))(at.u)
 
         def values(u: Array) -> list[Array]:
             return jax.tree.leaves(model.constrain(self.at(u)))
 
-        if isinstance(self.outcomes, Simulated):
+        if isinstance(outcomes, Simulated):
             # Those of chains are of another kind than the program was traced with.
             key = jax.random.fold_in(of_default_kind(key), row)
-            drawn = self.outcomes.draws([*values(at.u), *rows, key])
+            drawn = outcomes.draws([*values(at.u), *rows, key])
+            one = outcomes.term
 
-            def terms(u: Array) -> Array:
-                return self.outcomes.terms([*values(u), *rows, *drawn])[0]
+            def term(u: Array, outcome: list[Array]) -> Array:
+                return one([*values(u), *rows, *outcome])[0]
 
-            scores = jnp.concatenate([own[None], jax.jacrev(terms)(at.u)])
+            of_each = jax.vmap(jax.grad(term), (None, 0))(at.u, drawn)
+            scores = jnp.concatenate([own[None], of_each])
             weights = jnp.full(len(scores), 1 / len(scores), scores.dtype)
         else:
-            scores = jax.jacrev(lambda u: self.outcomes.terms([*values(u), *rows])[0])(at.u)
-            (law,) = self.outcomes.law([*values(at.u), *rows])
+            listed = outcomes.terms
+            scores = jax.jacrev(lambda u: listed([*values(u), *rows])[0])(at.u)
+            (law,) = outcomes.law([*values(at.u), *rows])
             weights = jax.nn.softmax(law).astype(scores.dtype)
             # Of what cannot happen the score may be infinite.
             scores = jnp.where(weights[:, None] > 0, scores, 0)

@@ -38,6 +38,14 @@ def poisson(x, y):
         numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
 
 
+def scattered(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([DIM - 1]).to_event(1))
+    spread = numpyro.sample("spread", dist.LogNormal(0, 1))
+    with numpyro.plate("people", x.shape[0]):
+        mean = jnp.exp(x[:, : DIM - 1] @ w)
+        numpyro.sample("y", dist.NegativeBinomial2(mean, spread), obs=y)
+
+
 def normal(x, y):
     w = numpyro.sample("w", dist.Normal(0, 10).expand([DIM - 1]).to_event(1))
     sigma = numpyro.sample("sigma", dist.HalfNormal(5))
@@ -236,3 +244,45 @@ def test_a_record_whose_draws_are_all_alike_has_no_size():
     sizes = jax.jit(lambda u: found.sizes(at(8.0, u=u), jax.random.key(0), record(x, 0)))
     assert not np.any(sizes((-12.0, -0.5, 0.2)))
     assert np.linalg.norm(sizes((0.3, -0.5, 0.2))) == pytest.approx(1, abs=1e-5)
+
+
+def shapes(jaxpr):
+    """Shapes of all that a program computes, at any depth."""
+    for equation in jaxpr.eqns:
+        yield from (each.aval.shape for each in equation.outvars)
+        for value in jax.tree.leaves(
+            [*equation.params.values()], is_leaf=lambda each: hasattr(each, "eqns")
+        ):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from shapes(inner)
+
+
+@pytest.mark.parametrize("model", [poisson, scattered])
+def test_a_score_of_each_draw_costs_no_more_than_one_alone(model):
+    """In a Jacobian each draw's row goes through all draws, and its digamma is computed anew."""
+    found = statistic(model)
+    given = at(), jax.random.key(0), record([1.0, 0.4, -0.8], 3)
+    computed = list(shapes(jax.make_jaxpr(found._scores)(*given).jaxpr))
+    assert any(found.num_outcomes in shape for shape in computed)
+    assert not [shape for shape in computed if shape.count(found.num_outcomes) > 1]
+
+
+def test_drawn_scores_are_those_of_the_models_own_density():
+    found, x = statistic(scattered), jnp.array([1.0, 0.4, -0.8])
+    given = record(x, 3, row=7)
+    u = at().u
+    own, scores, weights = found._scores(at(), jax.random.key(0), given)
+    key = jax.random.fold_in(jax.random.key(0), 7)
+    values = jax.tree.leaves(found.private_model.constrain(found.at(u)))
+    (drawn,) = found.outcomes.draws([*values, *given[:2], key])
+
+    def density(u, y):
+        z = found.at(u)
+        mean, spread = jnp.exp(x[: DIM - 1] @ z["w"]), jnp.exp(z["spread"])
+        return dist.NegativeBinomial2(mean, spread).log_prob(y)
+
+    expected = [jax.grad(density)(u, y) for y in (3, *drawn.reshape(-1))]
+    np.testing.assert_allclose(scores, jnp.stack(expected), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(own, expected[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(weights, 1 / (found.num_outcomes + 1))

@@ -46,6 +46,11 @@ class Listed(NamedTuple):
     law: Pruned
     scale: Pruned | None
 
+    @property
+    def number(self) -> int:
+        """Outcomes that a record may have."""
+        return self.terms.out_shapes[0][0]
+
     def scored(self, values: list[Array], record: list[Array], key: Any) -> Scored:
         """Mean term of each outcome over the draws of ``values``, and its probability."""
 
@@ -61,13 +66,20 @@ class Simulated(NamedTuple):
     """Programs of one record that take values of parameters and latents, then its arrays.
 
     - **draws**: outcomes drawn from the model at the record's inputs; takes a key too.
-    - **terms**: log likelihood of the record with each of given outcomes, which it takes too.
+    - **term**: log likelihood of the record with one given outcome, which it takes too. One, so
+      that its gradient is that outcome's alone: in a Jacobian of all, a special function of each
+      (``NegativeBinomial2``'s digamma) is worked out for every row of it.
     - **scale**: what the record counts for, a number; ``None`` where each counts once.
     """
 
     draws: Pruned
-    terms: Pruned
+    term: Pruned
     scale: Pruned | None
+
+    @property
+    def number(self) -> int:
+        """Outcomes of a record that are drawn."""
+        return self.draws.out_shapes[0][0]
 
     def scored(self, values: list[Array], record: list[Array], key: Any) -> Scored:
         """Mean term of each drawn outcome over the draws of ``values``, and equal weights."""
@@ -82,7 +94,12 @@ class Simulated(NamedTuple):
         by_particle = jax.vmap(drawn)(still, random.split(key, particles))
         turn = jnp.arange(_DRAWS) % particles
         outcomes = [each[turn, jnp.arange(_DRAWS)] for each in by_particle]
-        terms = jax.vmap(lambda values: self.terms([*values, *record, *outcomes])[0])(values)
+
+        def term(values: list[Array], outcome: list[Array]) -> Array:
+            return self.term([*values, *record, *outcome])[0]
+
+        of_all = jax.vmap(term, (None, 0))
+        terms = jax.vmap(of_all, (0, None))(values, outcomes)
         return terms.mean(axis=0), jnp.full(_DRAWS, 1 / _DRAWS, terms.dtype)
 
 
@@ -242,23 +259,19 @@ class _OneRecord(NamedTuple):
                 f"and NumPyro cannot sample from that distribution; {self.asker.instead}"
             ) from error
 
-    def terms(self, values: Any, arrays: list[Any], outcomes: list[jax.Array]) -> jax.Array:
-        """Log likelihood of the record with each outcome in turn."""
-
-        def term(outcomes: list[jax.Array]) -> jax.Array:
-            if self.places:
-                shown = list(arrays)
-                for place, outcome in zip(self.places.values(), outcomes, strict=True):
-                    shown[place] = in_its_array(outcome, shown[place])
-                # A site itself sees the fraction of what was drawn.
-                model = _Outcome(self.model, dict(zip(self.places, outcomes, strict=True)))
-                run = RowRun(model, self.plate, self.num_records, self.enum_dim)
-                return run(values, self.layout.fill(shown), random.key(0), 1)
-            model = _Outcome(self.model, dict(zip(self.sites, outcomes, strict=True)))
+    def term(self, values: Any, arrays: list[Any], outcomes: list[jax.Array]) -> jax.Array:
+        """Log likelihood of the record with another outcome of each site."""
+        if self.places:
+            shown = list(arrays)
+            for place, outcome in zip(self.places.values(), outcomes, strict=True):
+                shown[place] = in_its_array(outcome, shown[place])
+            # A site itself sees the fraction of what was drawn.
+            model = _Outcome(self.model, dict(zip(self.places, outcomes, strict=True)))
             run = RowRun(model, self.plate, self.num_records, self.enum_dim)
-            return run(values, self.layout.fill(arrays), random.key(0), 1)
-
-        return jax.vmap(term)(outcomes)
+            return run(values, self.layout.fill(shown), random.key(0), 1)
+        model = _Outcome(self.model, dict(zip(self.sites, outcomes, strict=True)))
+        run = RowRun(model, self.plate, self.num_records, self.enum_dim)
+        return run(values, self.layout.fill(arrays), random.key(0), 1)
 
     def programs(self, values: Mapping[str, Any], *, drawn: bool) -> Outcomes:
         """Trace and judge; outcomes that cannot be listed are drawn, or refused."""
@@ -281,10 +294,11 @@ class _OneRecord(NamedTuple):
         with explained(self.plate, 1):
             jax.eval_shape(self.require_own_samples, values, structs)
             way = self.in_turn(values, structs)
-            outcomes = jax.eval_shape(way.draws, values, structs, key_struct())
+            drawn_structs = jax.eval_shape(way.draws, values, structs, key_struct())
+            one = [jax.ShapeDtypeStruct(each.shape[1:], each.dtype) for each in drawn_structs]
         return Simulated(
             self._traced(way.draws, values, structs, key_struct(), differentiated=False),
-            self._traced(way.terms, values, structs, outcomes),
+            self._traced(way.term, values, structs, one),
             scale,
         )
 
@@ -304,7 +318,8 @@ class _OneRecord(NamedTuple):
 
     def listed_terms(self, values: Any, arrays: list[Any]) -> jax.Array:
         """Log likelihood of the record with every outcome in turn."""
-        return self.terms(values, arrays, [self.listed(values, arrays)[0]])
+        listed = [self.listed(values, arrays)[0]]
+        return jax.vmap(lambda outcome: self.term(values, arrays, outcome))(listed)
 
     def _traced(
         self, part: Callable[..., Any], *structs: Any, differentiated: bool = True
