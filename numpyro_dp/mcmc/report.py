@@ -22,7 +22,7 @@ from numpyro_dp.mcmc.nuts import Release
 from numpyro_dp.mcmc.sgmcmc.integrator import Note, in_one_line
 from numpyro_dp.mcmc.sgmcmc.relaxation import drawn_notes
 from numpyro_dp.scoring.diagnostics import NOTHING
-from numpyro_dp.scoring.kinds import RANKS, speaks_against, worst_first
+from numpyro_dp.scoring.verdicts.kinds import RANKS, speaks_against, worst_first
 
 GIVEN_START = "the initial positions given as init_params"
 GIVEN_STATE = (

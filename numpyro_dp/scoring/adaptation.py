@@ -25,13 +25,13 @@ from numpyro_dp.mechanisms import PrivateSum
 from numpyro_dp.model.data_free import read_coordinates
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.information import Matrix
-from numpyro_dp.scoring.kinds import WITH_CARE
 from numpyro_dp.scoring.located import located, whitening_at
 from numpyro_dp.scoring.prior import prior_moments, steepness
 from numpyro_dp.scoring.release import bound_release
 from numpyro_dp.scoring.statistic import coordinate_names
 from numpyro_dp.scoring.turns import BoundRelease, released_rounds
-from numpyro_dp.scoring.verdicts import Located
+from numpyro_dp.scoring.verdicts.kinds import WITH_CARE
+from numpyro_dp.scoring.verdicts.trust import Located
 
 # Four leave one run in five on its way; ten arrive where those of a release of its own do.
 ROUNDS = 10

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpyro_dp.accounting.report import short
-from numpyro_dp.scoring.kinds import speaks_against
-from numpyro_dp.scoring.told import DROWNED, TOLD, faint_below
-from numpyro_dp.scoring.verdicts import TRAVEL
+from numpyro_dp.scoring.verdicts.kinds import speaks_against
+from numpyro_dp.scoring.verdicts.told import DROWNED, TOLD, faint_below
+from numpyro_dp.scoring.verdicts.trust import TRAVEL
 
 # Lines of verdicts, which end with what to do, and of what there is of the prior by site.
 _VERDICTS, _SITES = 24, 4

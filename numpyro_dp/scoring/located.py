@@ -12,7 +12,8 @@ from scipy.stats import chi2
 from numpyro_dp.scoring.information import Matrix, Vector
 from numpyro_dp.scoring.prior import Directions, every_direction
 from numpyro_dp.scoring.rounds import Pooled, PriorMoments, Round, pool, posterior
-from numpyro_dp.scoring.verdicts import Located
+from numpyro_dp.scoring.steps import trusted
+from numpyro_dp.scoring.verdicts.trust import Located
 
 # Fewer rounds are not expected to check each other.
 _FEW = 4
@@ -36,7 +37,7 @@ def located(
     :param directions: what these are of the latents; by default the latents themselves.
     """
     to = directions or every_direction(len(prior.sd))
-    whitening, centre = rounds[-1].at.whitening, rounds[-1].at.u
+    whitening, centre = rounds[-1].at.whitening, trusted(rounds)[0][-1].at.u
     for _ in range(3):
         pooled = pool(rounds, prior, num_records, centre, final=True, along=to.inverse)
         own = pooled.dispersion * pooled.information

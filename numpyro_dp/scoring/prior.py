@@ -38,6 +38,8 @@ _LARGEST = 1e18
 _RANK = 1e-6
 # Sds of a median of so many normal draws from nought, within which it may be nought.
 _NOUGHT = 3 * 1.2533 / math.sqrt(_DRAWS)
+# How much of that is left where rounds begin. All of it, times a blood pressure, is a rate of e⁴.
+_OFF = 0.1
 
 
 def prior_moments(model: PrivateModel) -> PriorMoments:
@@ -74,7 +76,7 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
     # Normal(0, 100) at log odds of -2 to 1, where outcomes tell a quarter of what they do at 0.
     # Not at nought itself: there what is multiplied by others is told of nothing.
     nought = np.abs(middle) < _NOUGHT * spread
-    mean = np.where(nought, middle / np.maximum(spread, 1), middle)
+    mean = np.where(nought, _OFF * middle / np.maximum(spread, 1), middle)
     return PriorMoments(mean, spread, sites=sites)
 
 

@@ -33,7 +33,6 @@ from numpyro_dp.scoring.forecast import (
     histogram_share,
     own_latents,
 )
-from numpyro_dp.scoring.kinds import foretold
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.prior import every_direction, heard_directions, prior_moments
 from numpyro_dp.scoring.released import ReleasedLikelihood, kind_of, verdicts_of
@@ -42,7 +41,8 @@ from numpyro_dp.scoring.statistic import (
     unravelled,
 )
 from numpyro_dp.scoring.turns import BoundRelease, released_rounds
-from numpyro_dp.scoring.verdicts import Located
+from numpyro_dp.scoring.verdicts.kinds import foretold
+from numpyro_dp.scoring.verdicts.trust import Located
 
 # Folded into the caller's key for the outcomes that are drawn: public randomness.
 _OUTCOMES = 0x73636F72

@@ -43,10 +43,10 @@ from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.records import ArrayLeaf
 from numpyro_dp.scoring.diagnostics import Diagnostics
-from numpyro_dp.scoring.kinds import Kind
 from numpyro_dp.scoring.prior import bounded, walks
 from numpyro_dp.scoring.statistic import coordinate_names, unravelled
-from numpyro_dp.scoring.verdicts import Located
+from numpyro_dp.scoring.verdicts.kinds import Kind
+from numpyro_dp.scoring.verdicts.trust import Located
 
 # Of 96 releases of two or three components (priors that swap 1 to 3 % of pairs) 59 ended farther
 # apart and with larger shares, under no other note than of width: each latent lay within 3.0 of its

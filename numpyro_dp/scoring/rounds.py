@@ -1,4 +1,4 @@
-"""The rounds of private Fisher scoring: what each released, and what follows from all of them.
+"""The rounds of private Fisher scoring: what each released, and what all of them say.
 
 Everything here is post-processing of released numbers, in float64 on the host. Scores of a round
 are sums over records in the coordinates that the rounds before it gave; in *whitened* coordinates
@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.linalg import cholesky, inv, norm, solve
+from numpy.linalg import inv, norm, solve
 
 from numpyro_dp.scoring.information import (
     Entries,
@@ -21,28 +20,20 @@ from numpyro_dp.scoring.information import (
     Pattern,
     Vector,
     column,
-    damped,
     fitted_information,
-    held,
     pattern,
     shrunk,
     symmetric,
     traces,
     weighted_information,
 )
-from numpyro_dp.scoring.statistic import INFORMATION_SHARE, SCORE_SHARE
 
-# How loose clips are, in units of their own noise, and of a record's typical score.
-_SCORE_NOISE, _INFORMATION_NOISE, _TIGHTEST, _LOOSEST = 0.8, 0.4, 0.7, 10.0
-_MISFIT = (1.0, 25.0)
 # Squared error of a score along the way to the posterior, over the way's squared length and the
 # change of information on it: 1/4 of all of it where it changes evenly. Of rare outcomes (logistic,
 # 1 to 4 % of 6,000 to 20,000) .1 to 1 lost the bias of 2 to 11 own sds that there was without.
 _BEND = 1 / 12
 # Where it asked at more units of information per record than this, it says nothing.
 _FARTHEST = 30.0
-# A step leads against a score, or too far, by this many of its noise sds.
-_AGAINST = 2.0
 # Variance of whether a record is far out where the model fits: about the share of outcomes that
 # are, of a normal law .015 and of an exponential one .04.
 _FAR_BY_CHANCE = 0.03
@@ -169,116 +160,6 @@ class Pooled(NamedTuple):
     weights: Vector
     curvature: Vector
     entries: Pattern
-
-
-def next_settings(
-    rounds: Sequence[Round],
-    prior: PriorMoments,
-    num_records: int,
-    signal: float,
-    shares: Sequence[float],
-) -> RoundSettings:
-    """Where the next round asks: one Fisher-scoring step from the last, with all rounds' scores.
-
-    :param signal: μ of a Gaussian mechanism as private as all rounds and the histogram together.
-    :param shares: of the squared privacy loss, of all rounds.
-    """
-    last = rounds[-1].at
-    dim, number = len(last.u), len(rounds)
-    found = _stepped(rounds, prior, num_records, last.u)
-    # Once more, the rounds weighted by where that leads. Of outcomes that tell little far out, as
-    # Bernoulli's, one that asked there can send the rest ever farther: not against its own score.
-    again = _stepped(rounds, prior, num_records, found.to)
-    ahead = solve(last.whitening.T, again.to - last.u)
-    if rounds[-1].score @ ahead > -_AGAINST * rounds[-1].score_sd * norm(ahead):
-        found = again
-    typical = math.sqrt(dim / num_records)
-    effective = min(3 * shares[number], sum(shares[: number + 1]))
-    loose = math.sqrt(float(np.clip(found.misfit, *_MISFIT)))
-    clip_norm = _SCORE_NOISE * signal * math.sqrt(effective * SCORE_SHARE) * loose
-    clip_norm = max(_TIGHTEST * typical, min(clip_norm, _LOOSEST * typical * loose))
-    bound = _INFORMATION_NOISE * signal * math.sqrt(effective * INFORMATION_SHARE / dim)
-    bound = min(max(bound, clip_norm * typical), _LOOSEST * clip_norm * typical)
-    # A tighter clip takes so much of the information. Whitened with what is left, each round's
-    # scores would be larger than the last's, and clipped the more.
-    cut = min(1.0, clip_norm / typical)
-    information = (found.total - found.prior) / cut
-    precision = information + prior.precision
-    if prior.entries is not None:
-        loosely = min(1.0, typical**2 / bound)
-        suggested = found.prior - prior.precision
-        information = prior.entries.evened(information, suggested, found.signal, loosely)
-    of = None if prior.entries is None else prior.entries.of
-    if (least := rounds[0].at.least) is not None:
-        information = held(information, least, found.told / cut, prior.sd, prior.sites, of)
-    whitening = inv(cholesky(information + prior.precision))
-    return RoundSettings(found.to, whitening, precision, clip_norm, bound)
-
-
-class _Step(NamedTuple):
-    """Where a step leads **to**, the **total** precision there, what of it is **prior**, and the
-    rounds' **misfit**, **signal** and what they **told** of each w, noise and all."""
-
-    to: Vector
-    total: Matrix
-    prior: Matrix
-    misfit: float
-    signal: Vector
-    told: Vector
-
-
-def _stepped(
-    rounds: Sequence[Round], prior: PriorMoments, num_records: int, centre: Vector
-) -> _Step:
-    """One step from the last round, with all rounds as they speak of ``centre``."""
-    last = rounds[-1].at
-    along = None if prior.entries is None else inv(prior.entries.of)
-    pooled = pool(rounds, prior, num_records, centre, along=along)
-    back, law = inv(last.whitening), Law(prior.mean, prior.precision)
-    spread = float(np.clip(pooled.dispersion, 0.3, 10.0))
-    noise = spread * pooled.information + pooled.noise
-    mean, covariance = posterior(pooled, noise, law, last.whitening)
-    if prior.entries is not None:
-        law = _drawn_together(
-            prior.entries,
-            prior,
-            last.whitening.T @ mean,
-            last.whitening.T @ covariance @ last.whitening,
-        )
-        mean, _ = posterior(pooled, noise, law, last.whitening)
-    total = back @ pooled.information @ back.T + law.precision
-    step = last.whitening.T @ mean - last.u
-    # One unit of information per record at most: far away, a score says where to go, and hardly
-    # how far.
-    length = math.sqrt(step @ total @ step / num_records)
-    step *= min(1.0, 1 / max(length, 1e-12))
-    step = damped(step, total, prior.sd, _farthest(rounds, prior.sd))
-    return _Step(last.u + step, total, law.precision, pooled.misfit, pooled.signal, pooled.told)
-
-
-def _drawn_together(entries: Entries, prior: PriorMoments, mean: Vector, covariance: Matrix) -> Law:
-    """The prior with what groups say of each other: where most of them lie, the others may too."""
-    pull, precision = entries.suggested(mean - prior.mean, covariance, prior.sd)
-    whole = prior.precision + precision
-    return Law(prior.mean + solve(whole, pull), whole)
-
-
-def _farthest(rounds: Sequence[Round], sd: Vector) -> float:
-    """How many prior sds the next step may go: as wide as the prior is, and less after a leap.
-
-    A step that went more than twice as far as it should leads to a score that points back by more
-    than the one before pointed on: then half of its way, and twice as far with each after it.
-    """
-    widest = farthest = math.sqrt(len(sd))
-    for one, other in pairwise(rounds):
-        way = other.at.u - one.at.u
-        on, back = (solve(each.at.whitening.T, way) for each in (one, other))
-        doubt = _AGAINST * other.score_sd * norm(back)
-        if -other.score @ back > max(doubt, one.score @ on):
-            farthest = min(farthest, float(norm(way / sd))) / 2
-        else:
-            farthest = min(2 * farthest, widest)
-    return farthest
 
 
 def pool(

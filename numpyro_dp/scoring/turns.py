@@ -24,7 +24,6 @@ from numpyro_dp.scoring.rounds import (
     PriorMoments,
     Round,
     RoundSettings,
-    next_settings,
 )
 from numpyro_dp.scoring.statistic import (
     BINS,
@@ -39,6 +38,7 @@ from numpyro_dp.scoring.statistic import (
     RoundPosition,
     unpacked,
 )
+from numpyro_dp.scoring.steps import next_settings
 
 # A bin counts for less by this many noise sds the farther it is from the prior's scale, and a peak
 # of fewer may be noise.

@@ -21,8 +21,8 @@ from numpyro_dp.families.one_gaussian import (
     overlap,
 )
 from numpyro_dp.model.private_model import PrivateModel
-from numpyro_dp.scoring.kinds import foretold
 from numpyro_dp.scoring.released import _components_found, kind_of
+from numpyro_dp.scoring.verdicts.kinds import foretold
 from tests.model.examples import EXAMPLES
 from tests.model.zoo import ACCEPTED
 

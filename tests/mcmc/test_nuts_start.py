@@ -14,7 +14,7 @@ from numpyro.infer import init_to_value
 import numpyro_dp as ndp
 from numpyro_dp.mcmc.nuts_loop import numbers_of
 from numpyro_dp.mcmc.report import chain_notes
-from numpyro_dp.scoring.kinds import beginning
+from numpyro_dp.scoring.verdicts.kinds import beginning
 
 GROUPS = 30
 FIT = {"num_warmup": 400, "num_samples": 300, "num_chains": 2, "progress_bar": False}

@@ -14,9 +14,9 @@ import numpyro_dp as ndp
 from numpyro_dp.model.guided import outcomes
 from numpyro_dp.model.guided.chosen_outcomes import chosen_of
 from numpyro_dp.model.private_model import private_model
-from numpyro_dp.scoring.kinds import foretold
 from numpyro_dp.scoring.released import kind_of
 from numpyro_dp.scoring.statistic import record_statistic
+from numpyro_dp.scoring.verdicts.kinds import foretold
 
 Y = np.where(np.arange(60) % 3, 0.0, 1.0 + np.arange(60)).astype(np.float32)
 

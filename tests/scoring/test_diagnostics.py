@@ -6,8 +6,8 @@ import pytest
 from numpyro_dp.accounting import Budget
 from numpyro_dp.scoring.diagnostics import Diagnostics
 from numpyro_dp.scoring.forecast import forecast
-from numpyro_dp.scoring.kinds import Kind
-from numpyro_dp.scoring.verdicts import Located
+from numpyro_dp.scoring.verdicts.kinds import Kind
+from numpyro_dp.scoring.verdicts.trust import Located
 
 TO_DO = ("Centre", "Fit", "Give", "Merge", "Pass", "Read", "Take", "That the rounds", "Widen")
 SPEAKING = Kind(unlike=["y"], partial=["x"], asked=["q"], scattered=["y"], quantile=["y"])

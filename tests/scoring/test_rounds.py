@@ -21,7 +21,6 @@ from numpyro_dp.scoring.information import (
     shrunk,
     weighted_information,
 )
-from numpyro_dp.scoring.kinds import WITH_CARE, Kind, beginning, counted, listed
 from numpyro_dp.scoring.located import located
 from numpyro_dp.scoring.prior import heard_directions
 from numpyro_dp.scoring.rounds import (
@@ -29,11 +28,11 @@ from numpyro_dp.scoring.rounds import (
     Round,
     RoundSettings,
     _curvature,
-    _farthest,
-    next_settings,
     pool,
 )
+from numpyro_dp.scoring.steps import _farthest, next_settings, trusted
 from numpyro_dp.scoring.turns import first_settings
+from numpyro_dp.scoring.verdicts.kinds import WITH_CARE, Kind, beginning, counted, listed
 
 DIM, RECORDS = 4, 5_000
 
@@ -195,25 +194,26 @@ def test_a_step_is_as_long_as_the_prior_is_wide_at_most():
     root = rng.normal(size=(3, 3)) * [1.0, 30.0, 0.1]
     total = root.T @ root + np.diag(1 / sd**2)
     wide = rng.normal(size=3) * 10 * sd
-    step = damped(wide, total, sd, math.sqrt(3))
+    step = damped(wide, total, np.diag(sd), math.sqrt(3))
     assert norm(step / sd) == pytest.approx(math.sqrt(3))
     assert step @ total @ wide > 0
     told = np.linalg.eigh(total)[1]
     least, most = (told[:, k] @ step / (told[:, k] @ wide) for k in (0, 2))
     assert least < most
     near = 0.5 * step
-    np.testing.assert_array_equal(damped(near, total, sd, math.sqrt(3)), near)
+    np.testing.assert_array_equal(damped(near, total, np.diag(sd), math.sqrt(3)), near)
     # What records tell is lost to rounding beside what the prior does, and the other way round.
     sharp = np.diag([1e30, 1.0, 1.0]) + 1e14
     for factor in (1.0, 1e6, 1e14):
-        far = damped(np.full(3, factor), sharp, np.ones(3), math.sqrt(3))
+        far = damped(np.full(3, factor), sharp, np.eye(3), math.sqrt(3))
         assert norm(far) <= math.sqrt(3) * (1 + 1e-9)
 
 
-def asked_at(u, score):
+def asked_at(u, score, information=1.0):
     """A round in coordinates of its own, with a score of noise 1."""
     at = RoundSettings(np.asarray(u), 2.0 * np.eye(2), np.eye(2) / 4, 1.0, 1.0)
-    return Round(at, np.asarray(score), np.eye(2), 0, 0, 0, 1.0, 1.0, 1.0, 1.0, 0.5)
+    told = information * np.eye(2)
+    return Round(at, np.asarray(score), told, 0, 0, 0, 1.0, 1.0, 1.0, 1.0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +234,35 @@ def test_after_a_leap_steps_are_shorter(scores, farthest):
     places = [0.0, 1.0, 0.7, 0.8, 0.9]
     rounds = [asked_at([2 * x, 0.0], [s, 0.0]) for x, s in zip(places, scores, strict=False)]
     assert _farthest(rounds, np.array([2.0, 1.0])) == pytest.approx(farthest)
+
+
+@pytest.mark.parametrize(
+    ("scores", "informations", "kept", "nearest"),
+    [
+        ([100.0, 40.0, 1.0], [100.0] * 3, [0, 1, 2], math.inf),
+        # Too far by half of the way: what it tells leads back to between them.
+        ([100.0, -80.0, 1.0], [100.0, 160.0, 160.0], [0, 1, 2], math.inf),
+        # All but certain outcomes: back by far more than the way, and the line between the scores
+        # is nought after a fifth of it; then twice as far with each that is none.
+        ([40.0, -160.0], [100.0, 1.0], [0], 0.2),
+        ([40.0, -160.0, 10.0, 5.0], [100.0, 1.0, 100.0, 100.0], [0, 2, 3], 0.8),
+        ([40.0, -160.0, -120.0], [100.0, 1.0, 1.0], [0], 0.125),
+        # Never less than a tenth of the way, nor more than half.
+        ([1.0, -160.0], [100.0, 1.0], [0], 0.1),
+        ([900.0, -160.0], [100.0, 1.0], [0], 0.5),
+        # What noise may say is heeded by nobody, nor is a step against a score.
+        ([40.0, -3.0], [100.0, 1.0], [0, 1], math.inf),
+        ([-40.0, -160.0], [100.0, 1.0], [0, 1], math.inf),
+    ],
+)
+def test_steps_go_on_from_before_a_blind_alley(scores, informations, kept, nearest):
+    """One that points back beyond where the step came from; lengths are of the first's units."""
+    places = [0.0, 1.0, 0.5, 0.6]
+    asked = zip(places, scores, informations, strict=False)
+    rounds = [asked_at([2 * x, 0.0], [s, 0.0], told) for x, s, told in asked]
+    found, farthest = trusted(rounds)
+    assert [id(each) for each in found] == [id(rounds[k]) for k in kept]
+    assert farthest == pytest.approx(nearest)
 
 
 def test_a_far_round_that_told_little_is_not_sure_of_it():

@@ -7,9 +7,9 @@ from numpyro import distributions as dist
 
 from numpyro_dp.model.data_free import pooled_latents
 from numpyro_dp.model.private_model import PrivateModel
-from numpyro_dp.scoring.kinds import Kind
 from numpyro_dp.scoring.prior import bounded
-from numpyro_dp.scoring.verdicts import Located
+from numpyro_dp.scoring.verdicts.kinds import Kind
+from numpyro_dp.scoring.verdicts.trust import Located
 
 COLUMNS = 30
 NAMES = ["b", *(f"w[{k}]" for k in range(COLUMNS)), "z"]

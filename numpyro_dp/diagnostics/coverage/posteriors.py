@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from numpyro_dp.scoring.kinds import DO_NOT_USE, RANKS
+from numpyro_dp.scoring.verdicts.kinds import DO_NOT_USE, RANKS
 
 # Draws that a rank is taken among: spread over the chain, so that they are nearly independent.
 _RANKED = 99

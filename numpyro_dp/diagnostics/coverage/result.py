@@ -19,7 +19,7 @@ from numpyro_dp.diagnostics.coverage.verdict import SHOWN, Verdict
 from numpyro_dp.diagnostics.inference_data import assembled, dataset_of
 from numpyro_dp.diagnostics.plots import axes_or_new
 from numpyro_dp.model.names import coordinates_of
-from numpyro_dp.scoring.kinds import DO_NOT_USE, RANKS, beginning
+from numpyro_dp.scoring.verdicts.kinds import DO_NOT_USE, RANKS, beginning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

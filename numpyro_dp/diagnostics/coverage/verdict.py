@@ -12,7 +12,7 @@ import numpy as np
 from numpyro_dp.diagnostics.coverage.judging import SITE_ALARM, Distances, Share, too_narrow
 from numpyro_dp.diagnostics.coverage.posteriors import NOTHING, Posteriors, Table
 from numpyro_dp.model.names import quoted
-from numpyro_dp.scoring.kinds import RANKS
+from numpyro_dp.scoring.verdicts.kinds import RANKS
 
 # Data sets below which no share is judged, and of how many the truths are shown.
 FEW, SHOWN = 5, 3

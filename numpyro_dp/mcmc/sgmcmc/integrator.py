@@ -28,7 +28,7 @@ from numpyro_dp.execution.facts import sum_facts
 from numpyro_dp.mcmc.adaptation import require_plain
 from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mechanisms import PrivateSum
-from numpyro_dp.scoring.kinds import RANKS, beginning
+from numpyro_dp.scoring.verdicts.kinds import RANKS, beginning
 
 # What counts as no more than asked for, although it was computed in floating point.
 _ROUNDING = 1 + 1e-9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.linalg import eigh, inv, norm
+from numpy.linalg import eigh, inv, norm, solve
 from scipy.optimize import brentq
 
 from numpyro_dp.scoring.information.entries import Pattern, several
@@ -122,18 +122,25 @@ def _with_all_groups(found: Estimate) -> Estimate:
     return found._replace(matrix=matrix, told=told._replace(met=met))
 
 
-def damped(step: Vector, total: Matrix, sd: Vector, farthest: float) -> Vector:
-    """A step no longer than so many prior sds, less along what is told little (Levenberg).
+def damped(
+    step: Vector, total: Matrix, units: Matrix, farthest: float, least: float = 1.0
+) -> Vector:
+    """A step no longer than so many units, less along what is told little (Levenberg).
 
     Where parameters hang together, as a share of zeros and a rate, records tell which way and
     hardly how far: steps of several sds went to where nothing is told, and back.
+
+    :param units: steps of length 1 in its columns, shape (dim, dim).
+    :param least: what the prior tells of every direction, by default of units that are its sds.
     """
-    if not norm(step / sd) > farthest:
+    ahead = solve(units, step)
+    if not norm(ahead) > farthest:
         return step
-    told, ways = eigh(symmetric(total * np.outer(sd, sd)))
-    # The prior tells 1 of every direction; rounding may take it away beside what records tell.
-    told = np.maximum(told, 1.0)
-    push = ways.T @ (sd * (total @ step))
+    whole = symmetric(units.T @ total @ units)
+    told, ways = eigh(whole)
+    # Rounding may take away what the prior tells beside what records do.
+    told = np.maximum(told, least)
+    push = ways.T @ (whole @ ahead)
 
     def shortened(log: float) -> Vector:
         return push / (told + math.expm1(log))
@@ -143,4 +150,4 @@ def damped(step: Vector, total: Matrix, sd: Vector, farthest: float) -> Vector:
 
     most = math.log1p(2 * float(norm(push)) / farthest)
     log = brentq(beyond, 0.0, most) if beyond(0.0) > 0 else 0.0
-    return sd * (ways @ shortened(log))
+    return units @ (ways @ shortened(log))

@@ -20,7 +20,7 @@ from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.adaptation import ROUNDS
 from numpyro_dp.scoring.statistic import record_statistic
-from numpyro_dp.scoring.verdicts import Located
+from numpyro_dp.scoring.verdicts.trust import Located
 from tests.models import logistic, logistic_posterior, normal_mean
 
 BUDGET = ndp.Budget(1.0, 1e-5)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numpyro_dp.scoring.information import Matrix, Vector
-from numpyro_dp.scoring.kinds import (
+from numpyro_dp.scoring.verdicts.kinds import (
     DO_NOT_USE,
     TO_KNOW,
     TOLD_OF,
@@ -71,7 +71,7 @@ class Told(NamedTuple):
 
     - **names**, **heard**: of the coordinates, and which of them the records' terms read.
     - **resolved**, **signal**, **widened**, **groups**, **design**, **misfit_sd**, **arrived**: as
-      of :class:`~numpyro_dp.scoring.verdicts.Located`.
+      of :class:`~numpyro_dp.scoring.verdicts.trust.Located`.
     - **kind**: of the model.
     """
 

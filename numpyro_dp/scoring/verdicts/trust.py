@@ -11,7 +11,8 @@ from scipy.stats import chi2
 
 from numpyro_dp.families.one_gaussian import APART
 from numpyro_dp.scoring.information import Matrix, Vector
-from numpyro_dp.scoring.kinds import (
+from numpyro_dp.scoring.statistic import FAR
+from numpyro_dp.scoring.verdicts.kinds import (
     DO_NOT_USE,
     WIDE,
     WITH_CARE,
@@ -20,8 +21,7 @@ from numpyro_dp.scoring.kinds import (
     listed,
     worst_first,
 )
-from numpyro_dp.scoring.statistic import FAR
-from numpyro_dp.scoring.told import Told
+from numpyro_dp.scoring.verdicts.told import Told
 
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
