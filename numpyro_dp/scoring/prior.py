@@ -38,6 +38,8 @@ _LARGEST = 1e18
 _RANK = 1e-6
 # Sds of a median of so many normal draws from nought, within which it may be nought.
 _NOUGHT = 3 * 1.2533 / math.sqrt(_DRAWS)
+# The same of their spread, as a part of it: half of what quartiles of a normal law are off by.
+_WIDER = 3 * 1.17 / math.sqrt(_DRAWS)
 # How much of that is left where rounds begin. All of it, times a blood pressure, is a rate of e⁴.
 _OFF = 0.1
 
@@ -72,12 +74,29 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
             "proper prior on the scale of the answer; what exponentiates, such as "
             "`OrderedTransform`, `ExpTransform` or `LogNormal`, takes logarithms, not hundreds"
         )
+    middle, spread = _of_one_law(middle, spread, sites)
     # Of a prior about nought, the middle of some draws lies as far off as it is wide: under
     # Normal(0, 100) at log odds of -2 to 1, where outcomes tell a quarter of what they do at 0.
     # Not at nought itself: there what is multiplied by others is told of nothing.
     nought = np.abs(middle) < _NOUGHT * spread
     mean = np.where(nought, _OFF * middle / np.maximum(spread, 1), middle)
     return PriorMoments(mean, spread, sites=sites)
+
+
+def _of_one_law(middle: Vector, spread: Vector, sites: Vector) -> tuple[Vector, Vector]:
+    """Entries of a latent whose draws tell them apart no more than chance does, as of one law.
+
+    Where groups' common level trades with a column that is not centred, little is left of far more,
+    and units that differ by chance are enough to lose it.
+    """
+    middle, spread = middle.copy(), spread.copy()
+    for site in np.unique(sites):
+        these = sites == site
+        typical, at = float(np.mean(spread[these])), float(np.mean(middle[these]))
+        apart = np.abs(spread[these] - typical) / _WIDER, np.abs(middle[these] - at) / _NOUGHT
+        if max(map(np.max, apart)) < typical:
+            middle[these], spread[these] = at, typical
+    return middle, spread
 
 
 def steepness(model: PrivateModel, prior: PriorMoments) -> np.ndarray:
@@ -179,7 +198,7 @@ def heard_directions(
     basis = np.linalg.qr(silent.T, mode="complete")[0][:, number:]
     untold = prior.sd[:, None] * (silent.T @ silent) * prior.sd
     found = Directions(prior.mean, prior.sd[:, None] * basis, basis.T / prior.sd, untold)
-    entries = None if meetings is None else _without(meetings, silent, basis)
+    entries = None if meetings is None else _without(meetings, silent, basis, prior.sd)
     latents = np.argmax(np.abs(basis), axis=0) if entries is None else entries.latents
     sites = None if prior.sites is None else _compared(prior.sites[latents], entries)
     return found, PriorMoments(np.zeros(dim - number), np.ones(dim - number), entries, sites)
@@ -196,10 +215,11 @@ def _compared(sites: Vector | None, entries: Entries | None) -> Vector | None:
     return np.where(groups, len(sites) + np.arange(len(sites)), sites)
 
 
-def _without(meetings: Meetings, silent: Matrix, basis: Matrix) -> Entries:
+def _without(meetings: Meetings, silent: Matrix, basis: Matrix, sd: Vector) -> Entries:
     """Entries of all latents but as many as there are silent directions, which stay where they are.
 
-    Those that meet most others, as an intercept does beside groups.
+    Those that meet most others, as an intercept does beside groups. In units of the latents: a
+    group's prior is as wide as what is known of it, and a column adds as much to each.
     """
     fixed: list[int] = []
     for k in np.argsort(-meetings.met.sum(0), kind="stable"):
@@ -208,4 +228,4 @@ def _without(meetings: Meetings, silent: Matrix, basis: Matrix) -> Entries:
     kept = np.delete(np.arange(len(basis)), fixed)
     moved = silent[:, kept].T @ np.linalg.solve(silent[:, fixed].T, basis[fixed])
     met, alike = meetings.met[np.ix_(kept, kept)], meetings.alike[kept]
-    return Entries(met, alike, basis[kept] - moved, kept)
+    return Entries(met, alike, sd[kept, None] * (basis[kept] - moved), kept)

@@ -133,10 +133,9 @@ def _stepped(
 
 
 def _drawn_together(entries: Entries, prior: PriorMoments, mean: Vector, covariance: Matrix) -> Law:
-    """The prior with what groups say of each other: where most of them lie, the others may too."""
-    pull, precision = entries.suggested(mean - prior.mean, covariance, prior.sd)
-    whole = prior.precision + precision
-    return Law(prior.mean + solve(whole, pull), whole)
+    """The prior with what groups say of each other: as near as most lie, the others may too."""
+    near = entries.suggested(mean - prior.mean, covariance, prior.sd)
+    return Law(prior.mean, prior.precision + near)
 
 
 def _farthest(rounds: Sequence[Round], sd: Vector) -> float:

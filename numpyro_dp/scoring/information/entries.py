@@ -20,6 +20,8 @@ _UNHEARD, _HEARD = 2.0, 5.0
 _TIMES = 4.0
 # Fewer groups suggest nothing of each other.
 _SEVERAL = 4
+# Nor do those of which the prior says so much less of some than of others, in variances.
+_UNLIKE = 9.0
 _TINY = 1e-30
 
 
@@ -123,22 +125,24 @@ class Entries(NamedTuple):
             ways[these] += (shared * np.sqrt(np.minimum(most, 1))) @ self.of[others]
         return information + (ways.T * lacking) @ ways
 
-    def suggested(
-        self, mean: Vector, covariance: Matrix, prior_sd: Vector
-    ) -> tuple[Vector, Matrix]:
-        """What those alike suggest of each other, as a normal law: its precision times mean, and
-        its precision.
+    def suggested(self, mean: Vector, covariance: Matrix, prior_sd: Vector) -> Matrix:
+        """What those alike suggest of each other: how near they lie, and not where.
+
+        As a normal law's precision, in the coordinates that rounds ask in, shape (dim, dim). Of the
+        middle of all it says nothing: held where it was found, as a column that is not centred
+        moves it, it went a tenth of its way in each round, and came to rest with intervals narrower
+        than NUTS's up to 8 of their own sds off.
 
         :param mean: of the posterior less that of the prior; **covariance**: of the posterior.
         :param prior_sd: of the coordinates that rounds ask in.
         """
         found, variance = self.of @ mean, np.diag(self.of @ covariance @ self.of.T)
         widest = (self.of**2) @ prior_sd**2
-        middle, precision = np.zeros_like(found), np.zeros_like(found)
+        precision = np.zeros_like(covariance)
         for kind in np.unique(self.alike):
             these = np.flatnonzero(self.alike == kind)
             number, most = len(these), widest[these].min()
-            if number < _SEVERAL or widest[these].max() > 1.5 * most:
+            if number < _SEVERAL or widest[these].max() > _UNLIKE * most:
                 continue
             between = 0.0
             for _ in range(10):
@@ -148,8 +152,8 @@ class Entries(NamedTuple):
                 between = max(0.0, float(excess / (weights**2).sum()))
             between += math.sqrt(2 / (weights**2).sum())
             if between < most:
-                middle[these], precision[these] = centre, 1 / between
-        return self.of.T @ (precision * middle), (self.of.T * precision) @ self.of
+                precision[np.ix_(these, these)] = (np.eye(number) - 1 / number) / between
+        return self.of.T @ precision @ self.of
 
 
 def pattern(entries: Entries | None, whitening: Matrix, latents: Vector | None = None) -> Pattern:

@@ -105,17 +105,20 @@ def _with_all_groups(found: Estimate) -> Estimate:
     back = inv(frame)
     whole, met = back @ found.matrix @ back.T, told.met.astype(float)
     for these, others in several(told.alike, told.met):
-        heard = np.maximum(np.diag(whole)[these], 0) * scales[these]
-        square = max(float(heard @ heard), _TINY)
+        each = scales[these]
+        heard = np.maximum(np.diag(whole)[these], 0) * each
+        total = max(float(heard @ each), _TINY)
         for other in others:
             sds = found.between(back[other], back[these].T)
             noise = float(sds @ sds)
-            slope = float(whole[other, these] @ heard) / square
+            # Of all groups together it stays as told: where the level of all and a column trade,
+            # little is left of far more.
+            slope = float(whole[other, these] @ each) / total
             rest = whole[other, these] - slope * heard
             kept = max(0.0, 1 - noise / max(float(rest @ rest), _TINY))
             whole[other, these] = whole[these, other] = slope * heard + kept * rest
             # Noise of the rest, and of what is told of all groups and of each.
-            of_slope = heard**2 / square + (slope * scales[these]) ** 2
+            of_slope = (heard * norm(each) / total) ** 2 + (slope * each) ** 2
             left = np.minimum(kept + (1 - kept) ** 2 * of_slope, 1)
             met[other, these] = met[these, other] = left
     matrix = symmetric(frame @ whole @ frame.T)
