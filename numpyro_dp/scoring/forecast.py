@@ -37,8 +37,8 @@ _ALONE = (
 )
 # Of rare counts less, 1.0 to 1.7 times with one in forty and up to 2.4 with one in two hundred.
 _RARE = (
-    "up to 1.8 times that where one record in ten has a case, 2.5 times where one in twenty has, "
-    "as what only these tell of"
+    "up to 1.8 times that of rare events, where the outcome is 0 but for one record in ten, 2.5 "
+    "times where but for one in twenty"
 )
 # Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
 _ROUNDS = ((100.0, 14), (5.0, 12), (0.0, 8))

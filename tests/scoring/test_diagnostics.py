@@ -92,8 +92,8 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     assert "fewer than 55." in larger
     assert "fewer than 100." in str(forecast(**asked | {"num_records": 9_000, "signal": 0.15}))
     # Of whole numbers alone events may be rare.
-    assert "one record in ten has a case" in rare
-    assert "a case" not in larger
+    assert "of rare events, where the outcome is 0 but for one record in ten" in rare
+    assert "rare events" not in larger
     assert max(map(len, str(found).splitlines())) <= 100
 
 
