@@ -15,7 +15,7 @@ import numpy as np
 from numpyro_dp.diagnostics.coverage.judging import Share
 from numpyro_dp.diagnostics.coverage.posteriors import NOTHING, OTHER, Posteriors, Table
 from numpyro_dp.diagnostics.coverage.ranks import Shown, drawn_levels, drawn_ranks
-from numpyro_dp.diagnostics.coverage.verdict import SHOWN, Verdict
+from numpyro_dp.diagnostics.coverage.verdict import SHOWN, Verdict, counted
 from numpyro_dp.diagnostics.inference_data import assembled, dataset_of
 from numpyro_dp.diagnostics.plots import axes_or_new
 from numpyro_dp.model.names import coordinates_of
@@ -245,7 +245,7 @@ class CoverageResult:
         pooled = self.pooled
         lines = [
             f"{self.method}: {self.level:.0%} intervals held {_with_error(*pooled[:2])} of the "
-            f"truths ({self.num_datasets} data sets of {self.num_records} records)"
+            f"truths ({counted(self.num_datasets, 'data set')} of {self.num_records} records)"
         ]
         if self.reference is not None:
             lines.append(
@@ -264,7 +264,7 @@ class CoverageResult:
             lines.append(f"{row}  {site.width:8.3g}  {site.rmse:8.3g}")
         lines.append(f"  {_RELATIVE[compared].format(self.reference_name)}")
         if self.num_failed:
-            lines.append(f"  not finite, counted as missed: {self.num_failed} data sets")
+            lines.append(f"  not finite, counted as missed: {counted(self.num_failed, 'data set')}")
         if self.verdicts:
             said = "; ".join(f"{text} ({count})" for text, count in self.verdicts.items())
             lines.append(f"  said by the method itself, in data sets: {said}")

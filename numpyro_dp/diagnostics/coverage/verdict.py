@@ -24,6 +24,11 @@ _NARROWER = (
 )
 
 
+def counted(number: int, what: str) -> str:
+    """So many of what a word names."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 @dataclass(frozen=True, eq=False)
 class Verdict:
     """On the fits that do not refuse themselves.
@@ -50,7 +55,7 @@ class Verdict:
     @property
     def _sets(self) -> str:
         usable = "" if len(self._kept) == len(self.truths) else "usable "
-        return f"{len(self._kept)} {usable}data sets"
+        return counted(len(self._kept), f"{usable}data set")
 
     def sentence(self) -> str:
         """What may be said of the intervals."""
@@ -58,7 +63,8 @@ class Verdict:
         gross = self._distances.gross(self._kept)
         sometimes = f"intervals do not always hold: {self._missed(gross)}: {_NARROWER}"
         if number < FEW:
-            few = f"{self._sets} are too few to judge by" if number else "no fit is left to judge"
+            too_few = f"{self._sets} {'is' if number == 1 else 'are'} too few to judge by"
+            few = too_few if number else "no fit is left to judge"
             return f"{sometimes}; {few}" if gross else few
         held = self.fitted.holds(self.truths)[self._kept]
         share = Share.of(held, level)

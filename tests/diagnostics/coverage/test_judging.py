@@ -98,6 +98,9 @@ def test_ten_data_sets_of_one_number_cannot_tell():
     half = [("do not use: torn",)] * 5 + [()] * 5
     refused = judged(np.full((10, 1), 0.5), verdicts=half).judgement
     assert "5 usable data sets cannot tell" in refused
+    alone = judged(np.full((3, 1), 0.5), verdicts=[("do not use: torn",)] * 2 + [()]).judgement
+    assert "1 usable data set is too few to judge by" in alone
+    assert "3 data sets are too few to judge by" in judged(np.full((3, 1), 0.5)).judgement
     # Half of them will be refused again.
     ask = [int(text.split("num_datasets=")[1].split(";")[0]) for text in (found.judgement, refused)]
     assert ask[1] >= 2 * ask[0] - 10
