@@ -625,6 +625,12 @@ def test_a_prior_that_pulls_records_back_is_named(truth):
     # Nothing is odd about an answer that noise leaves to the prior, nor about a travelling one.
     for other in (half._replace(out=np.full(4, 2.5)), half._replace(travelled=99.0)):
         assert not any("contradict" in each for each in other.verdicts("abcd"))
+    # Near the middle, of a column in thousands whose slope is tiny, it is noise of what is untold.
+    tiny = half._replace(resolved=np.full(4, 0.003), out=np.array([0.1, -0.4, 0.3, 0.2]))
+    assert not any("contradict" in each for each in tiny.verdicts("abcd"))
+    # Nor is it noise where it lies so far out in the prior itself.
+    (said,) = tiny._replace(out=np.array([0.1, -4.4, 0.3, 0.2])).verdicts("abcd")[:1]
+    assert "contradict each other on b: up to 4 " in said
     # In the prior's own units, with the middle where that is.
     near, far = ((truth[1] - PRIOR.mean) / PRIOR.sd, usual.out)
     np.testing.assert_allclose(near, far, atol=0.2)

@@ -21,7 +21,7 @@ from numpyro_dp.scoring.verdicts.kinds import (
     listed,
     worst_first,
 )
-from numpyro_dp.scoring.verdicts.told import Told
+from numpyro_dp.scoring.verdicts.told import TOLD, Told
 
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
@@ -264,13 +264,16 @@ class Located(NamedTuple):
         """Which coordinates a prior pulls back from far outside it, in a sentence.
 
         A truth that lies so far out can be explained by a large scale as well: the rounds arrive
-        there, and in its noise the prior wins.
+        there, and in its noise the prior wins. Of what next to nothing was told noise alone may say
+        so near the middle: it is told of as that, unless it lies as far out in the prior itself.
         """
         told, out = np.clip(self.resolved, 1e-9, 1.0), np.abs(self.out)
         # By noise alone: a prior that is too narrow pulls what NUTS finds as well.
         noise = 1 - 1 / np.maximum(self.widened, 1.0) ** 2
         pulled = out * np.sqrt(1 - told) / told * noise
-        where = np.flatnonzero((out / np.sqrt(told) > _CONTRADICTED) & (pulled > _PULLED))
+        # An sd of what the prior foretells of a mean, in its own.
+        foretold_sd = np.where(told < TOLD, 1.0, np.sqrt(told))
+        where = np.flatnonzero((out > _CONTRADICTED * foretold_sd) & (pulled > _PULLED))
         if not self.arrived or not len(where):
             return ()
         return (
