@@ -742,6 +742,12 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     gone = at._replace(disagreement=15.0, travelled=99.0).verdicts("abcd")
     assert [each.split(":")[1] for each in gone] == [" not arrived"]
     assert "several modes" in torn[0]
+    # A little, as a right model may by chance; more is not spoken of like that.
+    (mild,) = at._replace(disagreement=1.9, freedom=90, unresolved=False).verdicts("abcd")
+    by_chance = ", as of a right model one release in some dozens does by chance or for a rare col"
+    assert by_chance in mild
+    assert ". To ask again costs the budget again. Take the logarithm" in mild
+    assert by_chance not in torn[0]
     # What tears rounds apart in most regressions; another sampler would only not say so.
     assert "StudentT(4, …) for Normal" in torn[0]
     assert "DPSGLD" not in torn[0]

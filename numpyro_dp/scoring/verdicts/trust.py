@@ -159,16 +159,20 @@ class Located(NamedTuple):
         )
 
     def _disagree(self, kind: Kind) -> str:
-        found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains): "
+        found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains)"
         # A class has no tails.
         remedy = (APART if kind.mixture else _TAILS) * (kind.mixture or not kind.classes)
         if self.disagreement > _TORN:
             cause = "" if kind.mixture else "the records do not fit the model, or "
-            found += f"{cause}the likelihood has several modes"
+            found += f": {cause}the likelihood has several modes"
             return f"{DO_NOT_USE}: {found}. {remedy or _NEARER}"
         remedies = f"{remedy}; or {_NEARER[0].lower()}{_NEARER[1:]}" if remedy else _NEARER
-        found += "the intervals were widened by that and are not calibrated; of right models some "
-        return f"{WITH_CARE}: {found}releases say so too. {remedies}"
+        found += (
+            ", as of a right model one release in some dozens does by chance or for a rare column: "
+            "the intervals were widened by that and are not calibrated. To ask again costs the "
+            "budget again"
+        )
+        return f"{WITH_CARE}: {found}. {remedies}"
 
     def verdicts(
         self,
