@@ -21,8 +21,8 @@ from numpyro_dp.mcmc.kernel import BoundKernel
 from numpyro_dp.mcmc.nuts import Release
 from numpyro_dp.mcmc.sgmcmc.integrator import Note, in_one_line
 from numpyro_dp.mcmc.sgmcmc.relaxation import drawn_notes
-from numpyro_dp.scoring.diagnostics import NOTHING
-from numpyro_dp.scoring.verdicts.kinds import RANKS, speaks_against, worst_first
+from numpyro_dp.scoring.diagnostics import nothing_against
+from numpyro_dp.scoring.verdicts.kinds import RANKS, worst_first
 
 GIVEN_START = "the initial positions given as init_params"
 GIVEN_STATE = (
@@ -113,8 +113,9 @@ class Described(NamedTuple):
             said = short.notes_alone(notes, lines, _REPORT)
             # Of a chain in private steps its signs say in a line what the draws are.
             print(self.in_short if self.shown and not self.judged else said, file=where)
-        if also_nothing and self.judged and not any(map(speaks_against, self.verdicts)):
-            print(NOTHING, file=where)
+        if also_nothing and self.judged:
+            for line in nothing_against(self.verdicts):
+                print(line, file=where)
         return self._replace(shown=True)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +15,8 @@ from numpyro_dp.scoring.verdicts.trust import TRAVEL
 # Lines of verdicts, which end with what to do, and of what there is of the prior by site.
 _VERDICTS, _SITES = 24, 4
 _NAME, _VALUE = 14, 15
-NOTHING = (
-    "No note speaks against this release. What notes cannot see: docs/howto/is-it-worth-having.md"
-)
+_NOTHING, _ABOVE = "No note speaks against this release", "; what is to know of it stands above"
+_UNSEEN = "What notes cannot see: docs/howto/is-it-worth-having.md"
 
 
 class Diagnostics(NamedTuple):
@@ -107,8 +107,7 @@ class Diagnostics(NamedTuple):
             ),
         ]
         said = short.notes_alone(self.verdicts, _VERDICTS, ".verdicts").splitlines()
-        if not any(map(speaks_against, self.verdicts)):
-            said.append(NOTHING)
+        said += nothing_against(self.verdicts)
         lines = [
             *said,
             *(f"{name:{_NAME}}{value:{_VALUE}}{words}" for name, value, words in numbers),
@@ -125,6 +124,13 @@ class Diagnostics(NamedTuple):
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """In a notebook the same, in place of arrays."""
         printer.text(str(self))
+
+
+def nothing_against(verdicts: Sequence[str]) -> list[str]:
+    """What is printed below verdicts none of which speaks against a release; else nothing."""
+    if any(map(speaks_against, verdicts)):
+        return []
+    return [f"{_NOTHING}{_ABOVE}.", _UNSEEN] if verdicts else [f"{_NOTHING}. {_UNSEEN}"]
 
 
 def _row(name: str, resolved: np.ndarray) -> str:

@@ -245,6 +245,7 @@ def test_what_is_good_to_know_is_shown_and_speaks_against_nothing(stuck, capsys)
     facts = replace(stuck._described.facts, notes=("to know: little was told of b[3]. Read it",))
     calm._described = stuck._described._replace(facts=facts, drawn=())
     calm.print_summary()
-    first, second = capsys.readouterr().out.splitlines()[:2]
+    first, second, third = capsys.readouterr().out.splitlines()[:3]
     assert first == "note  to know: little was told of b[3]. Read it"
-    assert second.startswith("No note speaks against this release")
+    assert second == "No note speaks against this release; what is to know of it stands above."
+    assert third.startswith("What notes cannot see: docs/")

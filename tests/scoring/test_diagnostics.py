@@ -67,7 +67,8 @@ def test_verdicts_come_first_and_to_their_end():
 def test_what_is_good_to_know_speaks_against_nothing():
     lines = str(FINE._replace(verdicts=("to know: little was told of w[0]",))).splitlines()
     assert lines[0] == "note  to know: little was told of w[0]"
-    assert lines[1].startswith("No note speaks against this release")
+    assert lines[1] == "No note speaks against this release; what is to know of it stands above."
+    assert lines[2].startswith("What notes cannot see: docs/")
     assert "No note" not in str(FINE._replace(verdicts=("to know: a", "wide: b")))
 
 
