@@ -9,7 +9,18 @@ from numpyro_dp.scoring.forecast import forecast
 from numpyro_dp.scoring.verdicts.kinds import Kind
 from numpyro_dp.scoring.verdicts.trust import Located
 
-TO_DO = ("Centre", "Fit", "Give", "Merge", "Pass", "Read", "Take", "That the rounds", "Widen")
+TO_DO = (
+    "Centre",
+    "Divide",
+    "Fit",
+    "Give",
+    "Merge",
+    "Pass",
+    "Read",
+    "Take",
+    "That the rounds",
+    "Widen",
+)
 SPEAKING = Kind(unlike=["y"], partial=["x"], asked=["q"], scattered=["y"], quantile=["y"])
 POOLED = Kind(learned=["w"], scales=["a"])
 FINE = Diagnostics(

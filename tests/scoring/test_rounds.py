@@ -547,9 +547,10 @@ def test_what_no_round_heard_of_is_named(truth):
     many = at._replace(resolved=np.zeros(9))
     (of_all,) = many.untold("abcdefghi")
     assert "of a, b, c, d, e, f and 3 more (the least of diagnostics.resolved): their" in of_all
+    # An intercept or an input of its own cannot be merged with another.
+    assert ". Give priors on the scale of the answer, centre and scale outcomes and columns" in said
     # Where nothing has arrived, narrower priors are the remedy, and wider ones are not named too.
-    assert "widen" in said
-    assert "Widen" in of_all
+    assert "Widen priors to the scale of the answer" in of_all
     for lost, each in ((at, ["a", "b", "rare", "d"]), (many, "abcdefghi")):
         (first,) = lost._replace(travelled=99.0).untold(each)
         assert "take the remedies of that first" in first
@@ -656,12 +657,17 @@ def test_what_few_records_told_of_is_named(truth):
     found = at.verdicts(names, read)
     assert len(found) == 1
     said = found[0]
-    assert said.startswith("wide: little was told of level[0]: of a rare category or small group")
+    assert said.startswith("wide: little was told of level[0]: of a rare category such intervals")
     # Hospitals cannot be merged.
     assert "Merge such where that can be, give more privacy budget or records" in said
     assert "one law (a hierarchy)" in said
-    # Of what every record speaks of, only a little of it.
-    assert "far larger values (scale that one) and last terms of a basis are named" in said
+    # Columns of far larger values, or terms of a basis, are not spoken of where nobody saw any.
+    assert "far larger" not in said
+    assert "basis" not in said
+    groups = {"groups": np.array([False, True, True, False])}
+    few_of_one = at._replace(signal=np.array([9.0, 4.0, 22.0, 0.4]), **groups)
+    (of_groups,) = few_of_one.verdicts(names, read)
+    assert "told of level[0]: of a small group such intervals are" in of_groups
     assert beginning(said) == "wide: little was told of level[0]"
     # Where noise tells all alike, it is not that of one few records speak.
     alike = at._replace(signal=np.array([5.0, 4.5, 5.5, 0.4]))

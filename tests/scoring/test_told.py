@@ -5,6 +5,7 @@ import numpyro
 import pytest
 from numpyro import distributions as dist
 
+from numpyro_dp.accounting.report import short
 from numpyro_dp.model.data_free import pooled_latents
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.prior import bounded
@@ -131,7 +132,7 @@ def test_most_of_many_columns_are_not_taken_for_rare_levels():
     read = [name != "b" and name != "z" for name in NAMES]
     assert "far larger" not in one(all_lost, read=read)
     all_lost = all_lost._replace(resolved=np.zeros(DIM))
-    assert "(columns of far larger values, it seems: w[2]). Widen" in one(all_lost)
+    assert "(columns of far larger values, it seems: w[2]), as where" in one(all_lost)
     first = gone.verdicts(NAMES)[0]
     assert "deviations (columns of far larger values, it seems: w[2]), so the inter" in first
     assert ". Centre inputs by public constants and divide them by others, the large ones" in first
@@ -145,17 +146,48 @@ def test_a_few_of_them_may_be_and_groups_are(kind):
     assert ". Centre and scale columns" in one(lost(3, [2]))
     # No more than half of the columns; a walk's entries and groups' effects are no columns.
     assert ". Centre and scale columns" in one(lost(16))
-    assert ". Merge what can be merged" in one(lost(27), kind)
     groups = np.isin(np.arange(DIM), W)
-    assert ". Merge what can be merged" in one(lost(27)._replace(groups=groups))
+    # Where most of them are untold merging mends nothing.
+    for said in (one(lost(27), kind), one(lost(27)._replace(groups=groups))):
+        assert ". Give more privacy budget or records, or leave them to the prior" in said
+    assert ". Merge what can be merged" in one(lost(9)._replace(groups=groups))
+
+
+def test_what_cannot_be_merged_is_not_to_be():
+    """An intercept, a scale and two of thirty slopes: the note asked to merge them."""
+    at = lost(2)
+    resolved = np.where(np.arange(DIM) % (DIM - 1) == 0, 0.1, at.resolved)
+    said = one(at._replace(resolved=resolved))
+    assert "told of b, w[28], w[29], z: their" in said
+    first = "Give priors on the scale of the answer, centre and scale outcomes and columns"
+    assert f", as where the truth lies so far out that no round found it. {first} (by" in said
+    assert "erge" not in said
+    # In short it is what stays.
+    shown = short.notes_alone([said], 3, ".verdicts").splitlines()
+    assert shown[1].strip() == f"{first} …"
+    # What columns show is said of such too, and where rounds go on nothing is to be widened.
+    assert "(columns of far larger values, it seems: w[3])" in one(
+        lost(2, [3])._replace(resolved=resolved)
+    )
+    gone = at._replace(resolved=resolved, travelled=99.0).verdicts(NAMES)[1]
+    assert gone.endswith("take the remedies of that first")
+    # Two of three are most of what a site holds, and too few for columns.
+    names = ["v[0]", "v[1]", "v[2]", *NAMES[3:]]
+    three = released(resolved=np.where(np.arange(DIM) < 2, 0.1, 1.0))
+    assert ". Give priors on the scale" in three.verdicts(names)[0]
 
 
 def test_the_column_that_others_stand_beside_is_named():
-    assert "larger values (scale that one)" in one(released(**RARE))
+    assert "far larger" not in one(released(**RARE))
     large = lost(1, [5])._replace(resolved=np.ones(DIM))
-    assert "larger values (scale w[5])" in one(large._replace(**RARE))
+    said = one(large._replace(**RARE))
+    assert ". Beside columns of far larger values (w[5], it seems) they are hardly wider. D" in said
+    assert ". Divide the column of w[5] by a public number, merge such where that can be" in said
+    groups = large._replace(groups=np.isin(np.arange(DIM), W))
+    assert "told of w[1], w[2], w[7]: of a small group such" in one(groups._replace(**RARE))
+    assert "far larger" not in one(groups._replace(**RARE))
     # A level is no larger than an intercept, nor is it where nobody knows of one.
     intercept = np.where(np.arange(DIM), np.diag(large.design), 40.0)
-    assert "(scale that one)" in one(large._replace(**RARE, design=np.diag(intercept)))
+    assert "far larger" not in one(large._replace(**RARE, design=np.diag(intercept)))
     unread = [name.startswith("w") for name in NAMES]
-    assert "(scale that one)" in one(large._replace(**RARE), read=unread)
+    assert "far larger" not in one(large._replace(**RARE), read=unread)

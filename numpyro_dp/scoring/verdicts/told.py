@@ -52,10 +52,10 @@ _FAR_OUT = (
     "; or widen a fixed prior to the scale of the answer: the truth may lie so far out in it that "
     "no round found it"
 )
-_OTHER_SCALE = (
-    ". Widen the prior to the scale of the answer, divide outcomes and inputs by public numbers, "
-    "or give more privacy budget or records: the truth may lie so far out that no round found it"
-)
+# Where the scale of a prior, of the outcomes or of columns is likely to be the cause, which no
+# merging mends: that of an intercept, a dispersion or of most of what one site holds.
+_SCALE = "the scale of the answer, centre and scale outcomes and columns (by public numbers), "
+_UNFOUND = ", as where the truth lies so far out that no round found it"
 _UNITS = (
     "Centre and scale columns by public numbers (a typical value and a spread that one can state "
     "without a look at the records), give more privacy budget or records, or merge what are levels "
@@ -115,7 +115,7 @@ class Told(NamedTuple):
         near = self.misfit_sd <= _SIZES or 2 * much > np.count_nonzero(heard)
         # Or where all were told of, if not clearly: of 32 events posteriors were as NUTS's.
         rank = rank or (WIDE if near or (not weak and most > _HALF) else DO_NOT_USE)
-        far_out, other_scale = (_FAR_OUT, _OTHER_SCALE) if self.arrived else (_FIRST, _FIRST)
+        far_out = _FAR_OUT if self.arrived else _FIRST
         if not weak:
             return (
                 f"{rank}: little was told: at most {most:.0%} of the prior's variance of any "
@@ -129,16 +129,35 @@ class Told(NamedTuple):
         found = f"{rank}: next to nothing was {TOLD_OF} {listed(weak, where)}: {thus}"
         columns = self._columns(lost) or self._beside_large(lost)
         large = self.large(columns)
-        if len(weak) == np.count_nonzero(heard):
-            # Rare categories are a few among others; all are missed where the scale is wrong.
-            return (f"{found}{large}{other_scale}",)
+        them, more = "them" if len(weak) > 1 else "it", "give more privacy budget or records"
+        law = "(to the groups' law in a hierarchy)"
+        few = f"{more}, or leave {them} to the prior {law}, where few records tell of {them}"
+        whole = self._whole(lost)
+        # Rare categories are a few among others; all are missed where the scale is wrong.
+        every = len(weak) == np.count_nonzero(heard)
+        single = (lost & ~self._several).any()
+        if every or single or (not columns and (whole & ~self._pooled).any()):
+            scale = (
+                f"Widen priors to {_SCALE}or {more}" if every else f"Give priors on {_SCALE}{few}"
+            )
+            return (f"{found}{large}{f'{_UNFOUND}. {scale}' if self.arrived else _FIRST}",)
         if columns:
             likely = "as of columns in units of their own, or far from nought"
             return (f"{found}, {likely}{large}. {_UNITS}{far_out}",)
-        them = "them" if len(weak) > 1 else "it"
-        leave = f"or leave {them} to the prior (to the groups' law in a hierarchy)"
-        few = f"{leave}, where few records tell of {them}{far_out}"
-        return (f"{found}. Merge what can be merged, give more privacy budget or records, {few}",)
+        remedy = f"G{few[1:]}" if whole.any() else f"Merge what can be merged, {few}"
+        return (f"{found}. {remedy}{far_out}",)
+
+    @property
+    def _pooled(self) -> np.ndarray:
+        """Of which others tell, or which a record touches one of: groups, walks, learned laws."""
+        others = np.isin(self._sites, [*self.kind.walks, *self.kind.learned])
+        return others | np.asarray(self.groups)
+
+    def _whole(self, lost: np.ndarray) -> np.ndarray:
+        """Which were lost with more than half of their site."""
+        sites = self._sites
+        sizes, own = Counter(sites[self.heard]), Counter(sites[lost])
+        return lost & np.array([2 * own[site] > sizes[site] for site in sites])
 
     def _columns(self, which: np.ndarray | bool = True) -> list[str]:
         """Sites of columns, more than half of which are such: no rare levels.
@@ -146,8 +165,7 @@ class Told(NamedTuple):
         A record touches one of groups, and of a walk or a learned law the others tell.
         """
         sites = self._sites
-        columns = self._several & self.heard & ~np.asarray(self.groups)
-        columns &= ~np.isin(sites, [*self.kind.walks, *self.kind.learned])
+        columns = self._several & self.heard & ~self._pooled
         sizes, own = (Counter(sites[each]) for each in (columns, columns & which))
         return [str(n) for n in sizes if sizes[n] >= _COLUMNS and 2 * own[n] > sizes[n]]
 
@@ -213,16 +231,7 @@ class Told(NamedTuple):
                 "rare input: the interval may be off. Give more privacy budget or records"
             )
         if fixed.any():
-            columns = sorted(set(site[fixed & ~np.asarray(self.groups)]))
-            loud = listed(self._loud(columns)) or "that one"
-            found.append(
-                f"{WIDE}: little was {TOLD_OF} {listed(self._named(fixed), 'signal')}: of a rare "
-                "category or small group such intervals are 1.2 to 7 times as wide as NUTS's, at "
-                "most as the prior, and a truth far out in it is pulled to its middle. Columns "
-                f"beside one of far larger values (scale {loud}) and last terms of a basis are "
-                "named too, mostly hardly wider than NUTS's. Merge such where that can be, give "
-                f"more privacy budget or records{_LAW}, or narrow a prior wider than what is known"
-            )
+            found.append(self._few(fixed))
         if drowned.any():
             found.append(self._doubled(drowned))
         if small := self._named(faint & several & pooled):
@@ -234,6 +243,22 @@ class Told(NamedTuple):
                 "as a group like the others, or give more privacy budget or records"
             )
         return tuple(found)
+
+    def _few(self, which: np.ndarray) -> str:
+        """Of rare categories and small groups under a law that stands fixed."""
+        groups = which & np.asarray(self.groups)
+        of = {"rare category": which & ~groups, "small group": groups}
+        kinds = " or ".join(each for each, found in of.items() if found.any())
+        loud = listed(self._loud(sorted(set(self._sites[which & ~groups]))))
+        beside = f" Beside columns of far larger values ({loud}, it seems) they are hardly wider."
+        scale = f"Divide the column of {loud} by a public number, merge" if loud else "Merge"
+        return (
+            f"{WIDE}: little was {TOLD_OF} {listed(self._named(which), 'signal')}: of a {kinds} "
+            "such intervals are 1.2 to 7 times as wide as NUTS's, at most as the prior, and a "
+            f"truth far out in it is pulled to its middle.{beside * bool(loud)} {scale} such where "
+            f"that can be, give more privacy budget or records{_LAW}, or narrow a prior wider than "
+            "what is known"
+        )
 
     def _doubled(self, drowned: np.ndarray) -> str:
         # What no term reads is learned of the others: there is one law already.
