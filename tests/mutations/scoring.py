@@ -8,8 +8,9 @@ import numpy as np
 from numpyro_dp.accounting.events import ComposedDpEvent
 from numpyro_dp.mcmc import nuts_loop, report
 from numpyro_dp.model.guided import chosen_outcomes, outcomes, own_samples
-from numpyro_dp.scoring import release, released, rounds, statistic, told
+from numpyro_dp.scoring import release, released, statistic, steps
 from numpyro_dp.scoring.adaptation import AdaptationPlan
+from numpyro_dp.scoring.verdicts import told
 from tests.mutations.registry import mutation
 
 
@@ -64,7 +65,7 @@ def few_records_unnamed(patch):
     fresh=True,
 )
 def levels_whitened_with_what_is_told(patch):
-    patch.setattr(rounds, "held", lambda information, *others: information)
+    patch.setattr(steps, "held", lambda information, *others: information)
 
 
 @mutation(
