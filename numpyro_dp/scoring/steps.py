@@ -170,9 +170,10 @@ def trusted(rounds: Sequence[Round]) -> tuple[list[Round], float]:
         one = kept[-1]
         way = other.at.u - one.at.u
         on, back = (solve(each.at.whitening.T, way) for each in (one, other))
-        beyond = -other.score @ back - back @ other.information @ back
+        # Noise may say that less than nothing is told.
+        beyond = -other.score @ back - max(back @ other.information @ back, 0.0)
         doubt = math.hypot(other.score_sd * norm(back), other.information_sd * (back @ back))
-        ahead = one.score @ on / (one.at.clip_norm * norm(on))
+        ahead = one.score @ on / (one.at.clip_norm * max(norm(on), _TINY))
         if ahead > 0 and beyond > _AGAINST * doubt:
             # Scores as shares of the largest that clipped ones may be: where a line between them is
             # nought.

@@ -253,6 +253,8 @@ def test_after_a_leap_steps_are_shorter(scores, farthest):
         # What noise may say is heeded by nobody, nor is a step against a score.
         ([40.0, -3.0], [100.0, 1.0], [0, 1], math.inf),
         ([-40.0, -160.0], [100.0, 1.0], [0, 1], math.inf),
+        # Nor is information that noise makes less than nothing.
+        ([40.0, 20.0], [100.0, -50.0], [0, 1], math.inf),
     ],
 )
 def test_steps_go_on_from_before_a_blind_alley(scores, informations, kept, nearest):
@@ -263,6 +265,13 @@ def test_steps_go_on_from_before_a_blind_alley(scores, informations, kept, neare
     found, farthest = trusted(rounds)
     assert [id(each) for each in found] == [id(rounds[k]) for k in kept]
     assert farthest == pytest.approx(nearest)
+
+
+def test_a_step_of_no_length_is_no_blind_alley():
+    rounds = [asked_at([0.0, 0.0], [40.0, 0.0]), asked_at([0.0, 0.0], [-40.0, 0.0])]
+    found, nearest = trusted(rounds)
+    assert len(found) == 2
+    assert math.isinf(nearest)
 
 
 def test_a_far_round_that_told_little_is_not_sure_of_it():
