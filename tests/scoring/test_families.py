@@ -1,5 +1,7 @@
 """Models as others write them: located where their data came from."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,11 +103,15 @@ SLOW = [pytest.param(model, marks=pytest.mark.slow) for model in DATA if model i
 @pytest.mark.slow
 @pytest.mark.parametrize("model", DATA, ids=lambda model: model.__name__)
 def test_it_is_located_where_its_data_came_from(model):
-    """Within 5 of its own standard deviations, and every interval below the prior's by a third."""
+    """Within 5 of its own standard deviations, and every interval below the prior's by a third.
+
+    Of the column of 2 % ones it may say that few records tell, and of nothing else.
+    """
     release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(2.0, 1e-5))
     found = release.run(jax.random.key(0), *DATA[model], progress_bar=False)
     truth = TRUTHS.get(model, WEIGHTS)
-    assert found.diagnostics.verdicts == ()
+    rare = re.compile(r"wide: little was told of w\[2\]: of a rare category")
+    assert all(map(rare.match, found.diagnostics.verdicts))
     drawn = numpyro.infer.Predictive(found.guide, num_samples=1_000)(jax.random.key(1))
     values = np.asarray(drawn["p" if model is shares else "w"])
     mean, sd = values.mean(0), values.std(0)
