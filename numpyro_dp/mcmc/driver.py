@@ -20,7 +20,7 @@ from numpyro_dp.execution.processes import is_first, on_each, require_same
 from numpyro_dp.execution.progress import EpsilonTable, pieces, steps_bar
 from numpyro_dp.mcmc.first import needed_first
 from numpyro_dp.mcmc.kernel import BoundKernel, PrivateKernel
-from numpyro_dp.mcmc.loop import at_once, collect, cut, over_devices
+from numpyro_dp.mcmc.loop import at_once, collect, cut, over_devices, runs_apart
 from numpyro_dp.mcmc.nuts import DPNUTS, Release
 from numpyro_dp.mcmc.nuts_loop import NUTSProgram, numbers_of
 from numpyro_dp.mcmc.progress import ChainsCost, cents_up
@@ -53,8 +53,8 @@ class MCMC(Reported):
     :param int thinning: keep every ``thinning``-th draw. Thinned-away draws are paid for, so the
         default is to keep them all.
     :param postprocess_fn: function of one unconstrained draw (a dict) in place of constraining.
-    :param chain_method: ``"vectorized"`` (default), ``"sequential"``, or ``"parallel"``: one chain
-        a device, the records copied to each.
+    :param chain_method: ``"vectorized"`` (default), all in one program; ``"sequential"``, or
+        ``"parallel"``: one chain a device, the records copied to each.
     :param bool progress_bar: show a bar with the ε reached so far of this run's charge.
     :param bool jit_model_args: must stay ``True``: records are arguments of the compiled loop,
         never constants of it, which would be written to JAX's compilation cache.
@@ -314,6 +314,8 @@ class MCMC(Reported):
         known = self._collection_params
         upper, lower, size = known["upper"], known["lower"], known["collection_size"]
         size = (upper - lower if size is None else size) // self.thinning
+        together = callable(self.chain_method)
+        apart = together and self._spread is None and runs_apart(bound, int(self.num_chains))
         chunks = collect(
             bound,
             state,
@@ -327,6 +329,7 @@ class MCMC(Reported):
             postprocess=self.postprocess_fn,
             # Without a bar a few pieces remain, so that Ctrl-C is answered.
             chunks=pieces(_BAR_UPDATES, 10, self.progress_bar),
+            apart=apart,
         )
         shown = self.progress_bar and upper > 0
         with steps_bar(upper, self._epsilon_table, shown=shown, form=cents_up) as show:
@@ -337,7 +340,7 @@ class MCMC(Reported):
                     show(done, *self._reached(done, lower), lambda now=state: bound.told(now))
         if self.chain_method == "sequential":
             self._steps_before_chain += upper * bound.steps_per_sample
-        return on_each((cut(collection, size, callable(self.chain_method)), state))
+        return on_each((cut(collection, size, together, apart), state))
 
     def _reached(self, done: int, lower: int) -> tuple[int, str]:
         """Steps of all chains by now, and the phase they are in."""

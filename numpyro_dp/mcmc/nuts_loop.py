@@ -30,6 +30,7 @@ from numpyro.infer.util import ParamInfo, constrain_fn, potential_energy
 
 from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.mcmc.kernel import is_batched
+from numpyro_dp.mcmc.loop import runs_apart
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.scoring.released import ReleasedLikelihood, ReleasedModel
 from numpyro_dp.scoring.statistic import unravelled
@@ -241,6 +242,20 @@ def begun(
     return numpyro.infer.NUTS(model, **options)
 
 
+def _firsts(program: NUTSProgram, rng_key: Any, init_params: Any, numbers: Numbers) -> Any:
+    """NUTS's first states, of several chains one after another where their steps are so taken."""
+    chains = _number_of(rng_key)
+    if not (chains and runs_apart(program, chains)):
+        return _first(program, rng_key, init_params, numbers)
+    return jax.lax.map(lambda given: _first(program, *given, numbers), (rng_key, init_params))
+
+
+def _number_of(rng_key: Any) -> int:
+    """How many keys there are; 0 for a single one that has no axis."""
+    typed = jnp.issubdtype(rng_key.dtype, dtypes.prng_key)
+    return len(rng_key) if jnp.ndim(rng_key) > (0 if typed else 1) else 0
+
+
 def _first(program: NUTSProgram, rng_key: Any, init_params: Any, numbers: Numbers) -> Any:
     options = program._options
     sampler = begun(program._model(numbers), options, program.reparam, numbers.covariance)
@@ -279,8 +294,7 @@ def _starts(program: NUTSProgram, rng_key: Any, numbers: Numbers) -> dict[str, A
         nowhere = unravelled(program.private_model, jnp.nan * numbers.mean)
         return jax.lax.while_loop(vain, again, (0, nowhere))[1]
 
-    batched = jnp.ndim(rng_key) > (0 if jnp.issubdtype(rng_key.dtype, dtypes.prng_key) else 1)
-    return (jax.vmap(start) if batched else start)(rng_key)
+    return (jax.vmap(start) if _number_of(rng_key) else start)(rng_key)
 
 
-_init = quickly_jitted(_first, static_argnums=0)
+_init = quickly_jitted(_firsts, static_argnums=0)

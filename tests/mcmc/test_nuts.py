@@ -354,7 +354,8 @@ def test_only_programs_without_records_are_compiled_lightly(data, monkeypatch):
     def refused(*_, **__):
         raise AssertionError("compiled with options that were not tried on records")
 
-    monkeypatch.setattr("numpyro_dp.mcmc.loop._light_chunk", refused)
+    for name in ("_light_chunk", "_light_chains"):
+        monkeypatch.setattr(f"numpyro_dp.mcmc.loop.{name}", refused)
     sgld = ndp.DPSGLD(logistic, step_size=1e-3, clip_norm=1.0, noise_multiplier=9.0)
     ndp.MCMC(sgld, num_warmup=0, num_samples=2, progress_bar=False).run(jax.random.key(0), *data)
     with pytest.raises(AssertionError, match="not tried on records"):
