@@ -120,6 +120,7 @@ def coverage(
     key = as_typed_keys(random.key(0) if rng_key is None else rng_key, 1)
     keys = [random.fold_in(key, i) for i in range(num_datasets)]
     truths: list[dict[str, np.ndarray]] = []
+    alike: list[float] = []
     found: list[list[_Row]] = []
     with steps_bar(num_datasets, (), shown=progress_bar) as show:
         for done, each in enumerate(keys, 1):
@@ -132,6 +133,7 @@ def coverage(
                 sites = _sites(source.model.latents, data.truth, fitted)
             truth = {name: data.truth[name] for name in sites}
             truths.append(truth)
+            alike.append(data.alike)
             found.append([_Row(summarised(f.draws, truth, level), f.verdicts) for f in fitted])
             show(done)
     posteriors = [_posteriors(rows) for rows in zip(*found, strict=True)]
@@ -144,6 +146,7 @@ def coverage(
         fitted=posteriors[0],
         reference_name="" if reference is None else names[1],
         reference=None if reference is None else posteriors[1],
+        alike=tuple(alike),
     )
 
 

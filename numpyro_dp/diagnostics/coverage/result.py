@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 _WIDTH = 98
 # What of a verdict's beginning differs from data set to data set.
 _NUMBER = re.compile(r"\d+(\.\d+)?")
+# An outcome of so large a share of the records is all but certain. Rare ones are so in some data
+# sets, and where priors leave nothing to chance in more than this share of them.
+_DECIDED, _MANY = 0.99, 1 / 3
+# So many things that the method said are shown.
+_SAID = 4
 # Chance that a right reference is called no measure; and how much of the truths' spread an interval
 # has left where next to nothing was learnt.
 _REFERENCE_ALARM, _UNTOLD = 0.001, 0.9
@@ -76,6 +81,7 @@ class CoverageResult:
     :param fitted: the method's posteriors.
     :param reference_name: name of the reference; empty without one.
     :param reference: its posteriors on the same data sets, or ``None``.
+    :param alike: of each data set, the share of the records that have the most frequent outcome.
 
     **Privacy.** Simulated records only: nothing is private here.
 
@@ -90,6 +96,7 @@ class CoverageResult:
     fitted: Posteriors
     reference_name: str = ""
     reference: Posteriors | None = None
+    alike: tuple[float, ...] = ()
 
     @property
     def num_datasets(self) -> int:
@@ -108,7 +115,7 @@ class CoverageResult:
             {_NUMBER.sub("…", beginning(each)) for each in of_set}
             for of_set in self.fitted.verdicts
         )
-        return dict(Counter(each for of_set in said for each in of_set).most_common())
+        return dict(Counter(each for of_set in said for each in sorted(of_set)).most_common())
 
     @property
     def ranks(self) -> dict[str, int]:
@@ -198,6 +205,18 @@ class CoverageResult:
             first += math.prod(shape)
         return found
 
+    def _without_chance(self) -> str:
+        """What is to be said where the data sets that were made up are such as nobody has."""
+        decided = sum(share >= _DECIDED for share in self.alike)
+        if decided <= self.num_datasets * _MANY:
+            return ""
+        return (
+            f"In {decided} of {self.num_datasets} data sets nearly all outcomes are alike, as "
+            "where priors times columns in their own units leave nothing to chance: of data such "
+            "as yours this says little. Centre and scale columns by public numbers, or narrow "
+            "priors"
+        )
+
     def _far_out(self) -> list[str]:
         """Of fits that say ``do not use``, the truths that lie farthest from the others."""
         refused = [k for k, note in enumerate(self.fitted.notes) if note == DO_NOT_USE]
@@ -266,8 +285,10 @@ class CoverageResult:
         if self.num_failed:
             lines.append(f"  not finite, counted as missed: {counted(self.num_failed, 'data set')}")
         if self.verdicts:
-            said = "; ".join(f"{text} ({count})" for text, count in self.verdicts.items())
-            lines.append(f"  said by the method itself, in data sets: {said}")
+            said = [f"{text} ({count})" for text, count in self.verdicts.items()]
+            more = len(said) - _SAID
+            said[_SAID:] = [f"and {counted(more, 'other')} (.verdicts)"] * (more > 0)
+            lines.append(f"  said by the method itself, in data sets: {'; '.join(said)}")
             worst = ", ".join(f"{rank} {count}" for rank, count in self.ranks.items())
             lines.append(f"  data sets by the worst that was said of each: {worst}")
         if DO_NOT_USE in self.ranks and len(self.ranks) > 1:
@@ -276,6 +297,7 @@ class CoverageResult:
                 "were held"
             )
         lines += self._far_out()
+        lines += [f"  {line}" for line in wrap(self._without_chance(), _WIDTH)]
         names = coordinates_of(self.shapes)
         lines += self._verdict.far_off(names, self.reference, self.reference_name)
         lines += [f"  {line}" for line in wrap(f"In short: {self.judgement}.", _WIDTH)]

@@ -31,11 +31,14 @@ class DataSet(NamedTuple):
 
     - **truth**: the latents and the data-free deterministic sites that it came from, by site.
     - **args**, **kwargs**: arguments of the model, with simulated outcomes.
+    - **alike**: share of the records that have the most frequent outcome; of several outcomes the
+      largest.
     """
 
     truth: dict[str, np.ndarray]
     args: tuple
     kwargs: dict[str, Any]
+    alike: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +50,7 @@ class Simulation:
     :param given: the leaves of its arguments, as they were given.
     :param tree: their structure.
     :param arrays: which of the leaves are record arrays, in order.
+    :param outcomes: which of the record arrays are outcomes.
     """
 
     model: PrivateModel
@@ -54,6 +58,7 @@ class Simulation:
     given: tuple[Any, ...]
     tree: Any
     arrays: tuple[int, ...]
+    outcomes: frozenset[int]
 
     def draw(self, rng_key: Any) -> DataSet:
         """A data set, from a typed key."""
@@ -62,7 +67,8 @@ class Simulation:
         for place, record in zip(self.arrays, records, strict=True):
             leaves[place] = record
         args, kwargs = jax.tree.unflatten(self.tree, leaves)
-        return DataSet({name: np.asarray(x) for name, x in truth.items()}, args, kwargs)
+        alike = max(_most_frequent(np.asarray(records[k])) for k in self.outcomes)
+        return DataSet({name: np.asarray(x) for name, x in truth.items()}, args, kwargs, alike)
 
 
 def simulation(
@@ -86,7 +92,7 @@ def simulation(
     require_outcomes_that_follow(split, "coverage", "coverage has no other way")
     given, tree = jax.tree.flatten((args, dict(kwargs)), is_leaf=is_public)
     arrays = tuple(i for i, x in enumerate(split.layout.leaves) if isinstance(x, ArrayLeaf))
-    outcomes = set(places.values())
+    outcomes = frozenset(place for place in places.values() if place is not None)
     inputs = []
     for k, (place, leaf) in enumerate(zip(arrays, split.layout.arrays, strict=True)):
         if k not in outcomes and isinstance(given[place], jax.ShapeDtypeStruct):
@@ -96,7 +102,13 @@ def simulation(
             )
         inputs.append(jnp.zeros(leaf.shape, leaf.dtype) if k in outcomes else given[place])
     rows = split.records(*jax.tree.unflatten(tree, _filled(given, arrays, inputs)))
-    return Simulation(split, rows, tuple(given), tree, arrays)
+    return Simulation(split, rows, tuple(given), tree, arrays, outcomes)
+
+
+def _most_frequent(outcomes: np.ndarray) -> float:
+    """Share of the records, along the first axis, that have the most frequent outcome."""
+    counts = np.unique(outcomes, axis=0, return_counts=True)[1]
+    return float(counts.max() / len(outcomes))
 
 
 def _filled(given: list[Any], arrays: tuple[int, ...], inputs: list[Any]) -> list[Any]:

@@ -295,3 +295,24 @@ def test_a_chain_that_stands_still_refuses_itself():
     for still in (np.zeros(500), 1 + np.linspace(0, 1e-4, 500)):
         (said,) = _of_chain({"a": still}, most)
         assert said.startswith("do not use: the chains have not mixed")
+
+
+def test_inputs_in_their_own_units_are_said_to_leave_nothing_to_chance():
+    """Ages and blood pressures under priors of one, which take outcomes to one side."""
+    rng = np.random.default_rng(0)
+    raw = rng.normal([45, 130, 25], [12, 15, 4], (500, 3)).astype(np.float32)
+
+    def guess(model):
+        def draws(rng_key, x, y):
+            return {"w": np.random.default_rng(0).normal(size=(50, 3))}
+
+        return draws
+
+    outcome = jax.ShapeDtypeStruct((500,), jnp.int32)
+    raw_alike, centred = (
+        ndp.coverage(guess, regression, x, outcome, num_datasets=12, progress_bar=False)
+        for x in (raw, (raw - [45, 130, 25]) / [12, 15, 4])
+    )
+    assert "data sets nearly all outcomes are alike" in str(raw_alike)
+    assert max(centred.alike) < 0.99
+    assert "are alike" not in str(centred)

@@ -1,5 +1,7 @@
 """What is counted, from tables made by hand."""
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -47,6 +49,26 @@ def test_short_intervals_are_caught_and_right_ones_are_not(found):
 
 def test_verdicts_are_counted_without_their_numbers(found):
     assert found.verdicts == {"do not use: not arrived": 2, "… times too wide": 1}
+
+
+def test_what_was_said_is_counted_and_the_most_frequent_shown(found):
+    each = [tuple(f"wide: of {'abcdefg'[:k]}" for k in range(1, n)) for n in range(8, 1, -1)]
+    fitted = found.fitted._replace(verdicts=(*each, *((),) * (DATASETS - len(each))))
+    text = str(replace(found, fitted=fitted))
+    assert "wide: of a (7); wide: of ab (6); wide: of abc (5); wide: of abcd (4); and 3 oth" in text
+
+
+@pytest.mark.parametrize(("decided", "said"), [(3, False), (4, True)])
+def test_data_sets_that_leave_nothing_to_chance_are_named(found, decided, said):
+    """A third of nine or more, each with one outcome for 99 records of a hundred."""
+    nine = replace(
+        found,
+        truths=found.truths[:9],
+        fitted=Posteriors(*(each[:9] for each in found.fitted)),
+        reference=None,
+        alike=(*[0.99] * decided, *[0.98] * (9 - decided)),
+    )
+    assert ("in 4 of 9 data sets nearly all outcomes are alike" in str(nine).lower()) is said
 
 
 def test_the_table_says_it(found):
