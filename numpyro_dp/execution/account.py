@@ -38,8 +38,8 @@ from numpyro_dp.accounting.spending import printable
 from numpyro_dp.errors import redacted
 from numpyro_dp.execution.arguments import given_noise
 from numpyro_dp.execution.calibration import planned_sum
-from numpyro_dp.execution.collector import rare_collections
 from numpyro_dp.execution.keys import INSECURE, RANDOMNESS, is_traced, seeded_key
+from numpyro_dp.execution.process_settings import settings_of_runs
 from numpyro_dp.execution.processes import Meeting, is_first, key_of_first
 from numpyro_dp.mechanisms.private_sum import PrivateSum
 from numpyro_dp.mechanisms.random import os_key
@@ -198,7 +198,7 @@ class Account:
             warn_of_copies(inputs)
             # Shapes tell the number of records to whoever reads the cache of compiled programs.
             kept = nothing_kept() if self.private_size else nullcontext()
-            with jax.debug_nans(False), jax.debug_infs(False), kept, rare_collections():
+            with jax.debug_nans(False), jax.debug_infs(False), kept, settings_of_runs():
                 yield run
             run.require_unchanged()
         except BaseException as error:
