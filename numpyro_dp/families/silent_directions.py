@@ -29,16 +29,26 @@ NONE, SOME = 1e-5, 1e-3
 # Inputs of made-up records, in units of the usual ones: a bend or a step that only far inputs
 # reach, such as a year, tells apart what near ones do not.
 _FAR = (30.0, 3_000.0)
+# Positions, in sds of the prior about its middle. Farther out under a wide one all outcomes are
+# certain, as where the cutpoints of ordered answers lie e⁵ apart: records seem to tell none.
+_SPREADS = (1.0, 0.1, 0.01)
 
 
 def made_up_scores(
-    model: PrivateModel, middle: np.ndarray, sd: np.ndarray, *far: float, seed: int = 0
+    model: PrivateModel,
+    middle: np.ndarray,
+    sd: np.ndarray,
+    *far: float,
+    spreads: tuple[float, ...] = (1.0,),
+    seed: int = 0,
 ) -> tuple[np.ndarray, ...]:
     """Scores of made-up records at two positions, in units of the prior: (records, dim) each.
 
     :param middle: of the prior of the unconstrained latents in a row, shape (dim,).
     :param sd: its spread, shape (dim,).
-    :param far: by what inputs that are no index are multiplied, for two further positions each.
+    :param far: by what inputs that are no index are multiplied, at the same two positions each.
+    :param spreads: how far from the middle positions are, in sds: two for each, of which those of
+        the first are taken with inputs far out.
     :param seed: of the positions and the records.
     """
     dim, rng = len(sd), np.random.default_rng(seed)
@@ -46,19 +56,24 @@ def made_up_scores(
     inputs = made_up_inputs(model, _RECORDS * dim + 60, rng)
     latents = {n: jnp.zeros(s.shape, s.dtype) for n, s in model.structure.latents.items()}
     row, position = ravel_pytree(latents)
-    first, second = (
-        position(jnp.asarray(middle + sd * rng.normal(size=dim), row.dtype)) for _ in (0, 1)
-    )
-    truths = jax.tree.map(lambda leaf: leaf[None], first)
+
+    def places(spread: float) -> tuple[Any, Any, Any]:
+        first, second = (
+            position(jnp.asarray(middle + spread * sd * rng.normal(size=dim), row.dtype))
+            for _ in (0, 1)
+        )
+        return jax.tree.map(lambda leaf: leaf[None], first), second, random.key(2)
 
     def both(inputs: list[Any], truths: Any, second: Any, key: Any) -> tuple[Any, Any]:
         vector = LikelihoodGradient(model)
         at, _, elsewhere = gradients_at(model, vector, inputs, truths, key, second)
         return at[0], elsewhere[0]
 
-    given = (truths, second, random.key(2))
+    given, *others = map(places, spreads)
     scores = quickly_compiled(both, inputs, *given)
     found = list(scores(inputs, *given))
+    for each in others:
+        found += scores(inputs, *each)
     for times in far:
         away = [
             leaf if place in sizes else _times(times, leaf) for place, leaf in enumerate(inputs)
@@ -100,7 +115,7 @@ def chosen_scores(model: PrivateModel, middle: np.ndarray, sd: np.ndarray) -> np
     chosen = choices(model.term, sorted(model.structure.latents)).names
     if not chosen or not 1 < len(sd) <= MOST or not model.layout.arrays:
         return None
-    scores = np.concatenate(made_up_scores(model, middle, sd, *_FAR))
+    scores = np.concatenate(made_up_scores(model, middle, sd, *_FAR, spreads=_SPREADS))
     # What is no number far out decides nothing there; a model of none is not looked at.
     scores = scores[np.isfinite(scores).all(1)]
     touched = (scores != 0).any(0)

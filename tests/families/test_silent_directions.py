@@ -146,6 +146,24 @@ def met_in(model):
     }
 
 
+@pytest.mark.parametrize("sd", [1.0, 5.0, 10.0, 100.0])
+@pytest.mark.parametrize(("cuts", "weights"), [(6, 2), (4, 4), (6, 5)])
+def test_cutpoints_are_told_of_however_wide_their_prior_is(sd, cuts, weights):
+    """Farther out every answer is certain: two of four seemed to be told of by nobody."""
+
+    def answers(x, y):
+        w, ordered = normal("w", weights), dist.transforms.OrderedTransform()
+        law = dist.Normal(0, sd).expand([cuts]).to_event(1)
+        c = numpyro.sample("c", dist.TransformedDistribution(law, ordered))
+        with numpyro.plate("people", N):
+            numpyro.sample("y", dist.OrderedLogistic(x @ w, c), obs=y)
+
+    inputs = jax.ShapeDtypeStruct((N, weights), jnp.float32)
+    model = PrivateModel(answers, (inputs, SHAPES[1]))
+    middle, spread = np.zeros(cuts + weights), np.r_[np.full(cuts, sd), np.ones(weights)]
+    assert len(silent_directions(model, chosen_scores(model, middle, spread))) == 0
+
+
 def test_of_groups_a_record_touches_one():
     (met, alike), at = met_in(centred_groups)
     np.testing.assert_array_equal(met[at["a"], at["a"]], np.eye(G))
