@@ -42,6 +42,10 @@ _NOUGHT = 3 * 1.2533 / math.sqrt(_DRAWS)
 _WIDER = 3 * 1.17 / math.sqrt(_DRAWS)
 # How much of that is left where rounds begin. All of it, times a blood pressure, is a rate of e⁴.
 _OFF = 0.1
+_CUTPOINTS = (
+    "dist.TransformedDistribution(dist.Normal(0, 1).expand([k]).to_event(1), "
+    "dist.transforms.OrderedTransform()) of k cutpoints (docs/howto/ordinal-answers.md)"
+)
 
 
 def prior_moments(model: PrivateModel) -> PriorMoments:
@@ -53,10 +57,11 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
     """
     improper = improper_latents(model)
     if improper:
+        cuts = _latents_of(model, lambda law: _support(law) is dist.constraints.ordered_vector)
+        such = _CUTPOINTS if set(improper) <= set(cuts) else "dist.Normal(0, 10)"
         raise UnsupportedModelError(
             f"the prior of {quoted(improper)} is flat: the rounds begin where the prior lies and "
-            "in its units. Give a proper prior on the scale of the answer, such as "
-            "dist.Normal(0, 10)"
+            f"in its units. Give a proper prior on the scale of the answer, such as {such}"
         )
     draws = np.asarray(_drawn(model), np.float64)
     # What has overflowed is refused below, by name.
@@ -131,6 +136,11 @@ _drawn = quickly_jitted(_draws, static_argnums=0)
 def improper_latents(model: PrivateModel) -> list[str]:
     """Latents whose prior is flat, sorted."""
     return _latents_of(model, lambda law: isinstance(law, dist.ImproperUniform))
+
+
+def _support(law: Any) -> Any:
+    """Of a law, or of each of the independent ones that it is made of."""
+    return getattr(law.support, "base_constraint", law.support)
 
 
 def walks(model: PrivateModel) -> list[str]:

@@ -48,6 +48,8 @@ from numpyro_dp.scoring.verdicts.trust import Located
 _OUTCOMES = 0x73636F72
 # Shares of successive rounds where a few of them prepare a chain.
 _ADAPTATION_RATIO = 1.25
+# Entries of one latent from which a refusal asks whose they are.
+_MANY = 50
 
 
 class LikelihoodRelease:
@@ -179,7 +181,8 @@ class LikelihoodRelease:
             raise ValueError(
                 f"this release would cost ε = {self._privacy.epsilon:g} and tell next to nothing "
                 f"(κ = {expected.signal:.3g}, of the information {expected.shape:.3g}): "
-                f"{expected.remedy}. allow_unresolved=True releases anyway. Nothing was charged"
+                f"{expected.remedy}{_of_many(bound)}. allow_unresolved=True releases anyway. "
+                "Nothing was charged"
             )
         plan, model = bound.plan, bound.statistic.private_model
         records = bound.statistic.numbered(model.records(args, kwargs, padded=True))
@@ -287,6 +290,20 @@ def bound_release(
         microbatch_size=None,
     )
     return BoundRelease(statistic, directions, prior, plan, shares, expected)
+
+
+def _of_many(bound: BoundRelease) -> str:
+    """Which latent has most of the coordinates, where these are many."""
+    latents = bound.statistic.private_model.structure.latents.items()
+    dim = sum(each.size for _, each in latents)
+    name, largest = max(latents, key=lambda each: each[1].size)
+    if largest.size < _MANY or 2 * largest.size < dim:
+        return ""
+    return (
+        f". {largest.size} of the {dim} coordinates are of `{name}`: where there is one for each "
+        "person, make a person with all of theirs the record, and integrate it out; of other "
+        "groups give the small ones a common entry"
+    )
 
 
 def _facts(bound: BoundRelease, at: Located) -> RunFacts:

@@ -612,6 +612,20 @@ def test_what_cannot_teach_anything_is_refused_with_what_would(y):
     assert "not resolved" in str(expected)
 
 
+def test_a_refusal_asks_whose_many_coordinates_are():
+    """Answers in a long table, with an ability for each person."""
+
+    def answers(person, item, y):
+        ability = numpyro.sample("ability", dist.Normal(0, 1).expand([300]).to_event(1))
+        difficulty = numpyro.sample("difficulty", dist.Normal(0, 1).expand([10]).to_event(1))
+        with numpyro.plate("answers", len(y)):
+            numpyro.sample("y", dist.Bernoulli(logits=ability[person] - difficulty[item]), obs=y)
+
+    person, item = (np.ravel(x).astype(np.int32) for x in np.mgrid[:300, :10])
+    said = r"next to nothing.*300 of the 310 coordinates are of `ability`.*a person with all"
+    refused(ValueError, said, answers, person, item, np.zeros(3_000, np.int32))
+
+
 def test_what_is_not_resolved_is_released_if_one_insists(y):
     insisting = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, allow_unresolved=True, num_rounds=2)
     found = insisting.run(jax.random.key(0), y[:20], progress_bar=False)
@@ -674,6 +688,18 @@ def test_a_flat_prior_is_refused(y):
             numpyro.sample("y", dist.Normal(mean, 1), obs=y)
 
     refused(ndp.UnsupportedModelError, r"`mean` is flat.*proper prior", flat, y)
+
+
+def test_flat_cutpoints_are_refused_with_a_prior_that_is_ordered(y):
+    support = dist.constraints.ordered_vector
+
+    def flat(x, y):
+        cuts = numpyro.sample("cuts", dist.ImproperUniform(support, (), (3,)))
+        with numpyro.plate("people", y.shape[0]):
+            numpyro.sample("y", dist.OrderedLogistic(x, cuts), obs=y)
+
+    said = r"`cuts` is flat.*TransformedDistribution\(.*OrderedTransform.*ordinal-answers"
+    refused(ndp.UnsupportedModelError, said, flat, y, y.astype(np.int32))
 
 
 ORDERED = dist.TransformedDistribution(

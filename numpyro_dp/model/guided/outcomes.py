@@ -361,13 +361,15 @@ def possible_outcomes(
     if others or not observed:
         factors = structure.inside(plate, "factor")
         site = (
-            "observe a distribution in place of the factor (of a mixture MixtureSameFamily), "
-            "weighted by handlers.scale; "
+            "observe a distribution in place of the factor: of a mixture MixtureSameFamily, with "
+            "weights handlers.scale, of times that may be censored a law of time and flag "
+            "(docs/howto/models-by-name.md, survival), which a plain clip is no way round. Else "
         )
+        what = quoted(factors) if factors else quoted(others) if others else "nothing observed"
         raise UnsupportedModelError(
-            f"{asker.name} asks the model what else might have been observed, and in plate "
-            f"`{plate}` there is {quoted(others) if others else 'nothing observed'}, of which the "
-            f"model alone does not say; {site if factors else ''}{asker.instead}"
+            f"{asker.name} draws from the model what else a record might have shown, and in plate "
+            f"`{plate}` there is {what}, of which nothing can be drawn; "
+            f"{site if factors else ''}{asker.instead}"
         )
     record = _OneRecord(
         model, layout, plate, num_records, observed, enumeration_dim(structure), at_once, asker

@@ -63,6 +63,7 @@ _UNITS = (
 )
 # Priors that are narrowed until rounds arrive are not to be widened too.
 _FIRST = ". That the rounds have not arrived may be why: take the remedies of that first"
+_MANY = "column or class of which all are told little"
 _LAW = ", give groups one law (a hierarchy), which narrows them"
 
 
@@ -247,14 +248,16 @@ class Told(NamedTuple):
     def _few(self, which: np.ndarray) -> str:
         """Of rare categories and small groups under a law that stands fixed."""
         groups = which & np.asarray(self.groups)
-        of = {"rare category": which & ~groups, "small group": groups}
+        # Of most of a site's, as of the classes of a multinomial, few are rare.
+        whole = self._whole(which) & ~groups
+        of = {"rare category": which & ~groups & ~whole, "small group": groups, _MANY: whole}
         kinds = " or ".join(each for each, found in of.items() if found.any())
         loud = listed(self._loud(sorted(set(self._sites[which & ~groups]))))
         beside = f" Beside columns of far larger values ({loud}, it seems) they are hardly wider."
         scale = f"Divide the column of {loud} by a public number, merge" if loud else "Merge"
         return (
             f"{WIDE}: little was {TOLD_OF} {listed(self._named(which), 'signal')}: of a {kinds} "
-            "such intervals are 1.2 to 7 times as wide as NUTS's, at most as the prior, and a "
+            "such intervals are 1.1 to 11 times as wide as NUTS's, at most as the prior, and a "
             f"truth far out in it is pulled to its middle.{beside * bool(loud)} {scale} such where "
             f"that can be, give more privacy budget or records{_LAW}, or narrow a prior wider than "
             "what is known"
