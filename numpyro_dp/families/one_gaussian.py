@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import random
-from numpyro.infer import init_to_sample
 
 from numpyro_dp._quick_compile import quickly_compiled
 from numpyro_dp.errors import UnsupportedModelError
@@ -192,13 +191,18 @@ def alike_components(model: PrivateModel, z: Mapping[str, Any]) -> str | None:
         [jnp.full(leaf.shape, filling, leaf.dtype) for leaf in model.layout.structs(1)]
         for filling in (0, 1)
     )
-    among_ones = record_sites(model.function, model, values, ones, random.key(0))
-    for name, site in record_sites(model.function, model, values, zeros, random.key(0)).items():
-        laws = [peeled(each["fn"]).fn for each in (site, among_ones[name])]
-        mixed = site["is_observed"] and isinstance(laws[0], _MIXTURES)
-        if mixed and max(map(_apart, laws)) < _ALIKE:
-            return name
-    return None
+
+    def told(values: dict) -> dict[str, Any]:
+        found = {}
+        among_ones = record_sites(model.function, model, values, ones, random.key(0))
+        for name, site in record_sites(model.function, model, values, zeros, random.key(0)).items():
+            laws = [peeled(each["fn"]).fn for each in (site, among_ones[name])]
+            if site["is_observed"] and isinstance(laws[0], _MIXTURES):
+                found[name] = jnp.maximum(*map(_apart, laws))
+        return found
+
+    apart = quickly_compiled(told, values)(values)
+    return next((name for name, nats in apart.items() if nats < _ALIKE), None)
 
 
 @lru_cache(maxsize=16)
@@ -209,17 +213,22 @@ def has_free_shares(model: PrivateModel) -> bool:
     """
     if not _has_mixture(model):
         return False
-    first, second = (_shares(model, model.init(random.key(k), init_to_sample)) for k in (0, 1))
-    return not all(np.allclose(one, other) for one, other in zip(first, second, strict=True))
+    drawn = prior_draws(model, random.key(0))[1]
+    some = _shares(model, {name: values[:2] for name, values in drawn.items()})
+    return not all(np.allclose(*shares) for shares in some)
 
 
-def _shares(model: PrivateModel, z: Mapping[str, Any]) -> list[np.ndarray]:
-    """Shares of each mixture's components at a position."""
-    arrays = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in model.layout.structs(1)]
-    sites = record_sites(model.function, model, model.constrain(z), arrays, random.key(0))
-    laws = [peeled(site["fn"]).fn for site in sites.values() if site["is_observed"]]
-    mixed = [law for law in laws if isinstance(law, _MIXTURES)]
-    return [np.asarray(jax.nn.softmax(law.mixing_distribution.logits)) for law in mixed]
+def _shares(model: PrivateModel, drawn: dict) -> list[np.ndarray]:
+    """Shares of each mixture's components at each of such values of the latents, stacked."""
+
+    def shares(values: dict) -> list[Any]:
+        arrays = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in model.layout.structs(1)]
+        sites = record_sites(model.function, model, values, arrays, random.key(0))
+        laws = [peeled(site["fn"]).fn for site in sites.values() if site["is_observed"]]
+        mixed = [law for law in laws if isinstance(law, _MIXTURES)]
+        return [jax.nn.softmax(law.mixing_distribution.logits) for law in mixed]
+
+    return [np.asarray(each) for each in quickly_compiled(jax.vmap(shares), drawn)(drawn)]
 
 
 def closest(model: PrivateModel, z: Mapping[str, Any]) -> tuple[float, float]:
@@ -229,7 +238,7 @@ def closest(model: PrivateModel, z: Mapping[str, Any]) -> tuple[float, float]:
     """
     values = jax.tree.map(lambda value: jnp.asarray(value)[None], model.constrain(z))
     gaps = [np.min(apart) for each in _moments_of(model, values) for apart, _ in _gaps(each)]
-    least = min(float(np.min(shares)) for shares in _shares(model, z))
+    least = min(float(np.min(shares)) for shares in _shares(model, values))
     return float(min(gaps, default=math.nan)), least
 
 
@@ -390,11 +399,10 @@ def _laws(model: PrivateModel) -> list[tuple[str, type, type]]:
     return [(n, type(law), type(getattr(law, "base_dist", None))) for n, law in found.items()]
 
 
-def _apart(law: Any) -> float:
+def _apart(law: Any) -> Any:
     """Nats between components of a mixture, at its own draws."""
     draws = law.sample(random.key(1), (200,))
     weights = jax.nn.log_softmax(law.mixing_distribution.logits)
-    each = np.asarray(law.component_log_probs(draws) - weights, float)
     # A density of nought is far from any other, and like another of nought.
-    each = np.maximum(each, np.finfo(np.float32).min)
-    return float(np.abs(each - each[..., :1]).mean(0).max())
+    each = jnp.maximum(law.component_log_probs(draws) - weights, np.finfo(np.float32).min)
+    return jnp.abs(each - each[..., :1]).mean(0).max()
