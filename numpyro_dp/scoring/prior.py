@@ -57,8 +57,7 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
     """
     improper = improper_latents(model)
     if improper:
-        cuts = _latents_of(model, lambda law: _support(law) is dist.constraints.ordered_vector)
-        such = _CUTPOINTS if set(improper) <= set(cuts) else "dist.Normal(0, 10)"
+        such = _CUTPOINTS if set(improper) <= set(ordered(model)) else "dist.Normal(0, 10)"
         raise UnsupportedModelError(
             f"the prior of {quoted(improper)} is flat: the rounds begin where the prior lies and "
             f"in its units. Give a proper prior on the scale of the answer, such as {such}"
@@ -136,6 +135,11 @@ _drawn = quickly_jitted(_draws, static_argnums=0)
 def improper_latents(model: PrivateModel) -> list[str]:
     """Latents whose prior is flat, sorted."""
     return _latents_of(model, lambda law: isinstance(law, dist.ImproperUniform))
+
+
+def ordered(model: PrivateModel) -> list[str]:
+    """Latents whose entries follow each other, as cutpoints do; sorted."""
+    return _latents_of(model, lambda law: _support(law) is dist.constraints.ordered_vector)
 
 
 def _support(law: Any) -> Any:

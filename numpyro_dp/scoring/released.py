@@ -43,7 +43,7 @@ from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.records import ArrayLeaf
 from numpyro_dp.scoring.diagnostics import Diagnostics
-from numpyro_dp.scoring.prior import bounded, walks
+from numpyro_dp.scoring.prior import bounded, ordered, walks
 from numpyro_dp.scoring.statistic import coordinate_names, unravelled
 from numpyro_dp.scoring.verdicts.kinds import Kind
 from numpyro_dp.scoring.verdicts.trust import Located
@@ -191,6 +191,7 @@ def kind_of(model: PrivateModel) -> Kind:
         classes=of_classes(model),
         scales=bounded(model) if may_scatter(model) else (),
         learned=sorted(pooled_latents(model)),
+        ordered=ordered(model),
     )
 
 

@@ -8,7 +8,7 @@ from numpyro import distributions as dist
 from numpyro_dp.accounting.report import short
 from numpyro_dp.model.data_free import pooled_latents
 from numpyro_dp.model.private_model import PrivateModel
-from numpyro_dp.scoring.prior import bounded
+from numpyro_dp.scoring.prior import bounded, ordered
 from numpyro_dp.scoring.verdicts.kinds import Kind
 from numpyro_dp.scoring.verdicts.trust import Located
 
@@ -49,6 +49,25 @@ def test_groups_whose_law_is_learned_are_good_to_know():
     # After all that speaks against the release.
     both = released(**RARE, unresolved=True, misfit=3.0).verdicts(NAMES, kind=learned)
     assert [each.split(":")[0] for each in both] == ["with care", "wide", "to know"]
+
+
+def test_an_entry_of_an_ordered_latent_that_is_unheard_is_not_wide_alone():
+    """Steps of Normal(0, 10): the last at its prior, and the one before it 6.6 own sds off."""
+    lost = released(resolved=np.where(W[4] == np.arange(DIM), 0.1, 1.0))
+    said = one(lost, Kind(ordered=["w"]))
+    assert said.startswith("do not use: next to nothing was told of w[4]: entries of an ordered")
+    assert "Normal(0, 1)" in said
+    assert one(lost, Kind(ordered=["a"])).startswith("wide: next to nothing was told of w[4]")
+
+
+def test_which_latents_are_ordered():
+    def cutpoints():
+        law, steps = dist.Normal(0, 1).expand([4]).to_event(1), dist.transforms.OrderedTransform()
+        cuts = numpyro.sample("cuts", dist.TransformedDistribution(law, steps))
+        return cuts, numpyro.sample("sigma", dist.HalfNormal(1))
+
+    assert ordered(rows(cutpoints)) == ["cuts"]
+    assert ordered(rows(hierarchy)) == []
 
 
 def rows(law):

@@ -38,6 +38,7 @@ class Kind(NamedTuple):
     - **scales**: latents that may be the dispersion of an outcome's law: each a number that is
       bounded below.
     - **learned**: latents whose law is learned, as that of groups is, from the others.
+    - **ordered**: latents whose entries follow each other, as cutpoints do.
     - **scattered**: sites with a gate for zeros over a law that may scatter as widely as it likes.
     """
 
@@ -54,6 +55,7 @@ class Kind(NamedTuple):
     classes: bool = False
     scales: Sequence[str] = ()
     learned: Sequence[str] = ()
+    ordered: Sequence[str] = ()
 
 
 def foretold(kind: Kind) -> tuple[str, ...]:

@@ -127,7 +127,15 @@ class Told(NamedTuple):
         one, several = "its interval is that of", "their intervals are those of"
         where = "" if thus else "resolved"  # What adapts has no diagnostics.
         thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
-        found = f"{rank}: next to nothing was {TOLD_OF} {listed(weak, where)}: {thus}"
+        told = f"next to nothing was {TOLD_OF} {listed(weak, where)}"
+        if (lost & np.isin(self._sites, self.kind.ordered)).any():
+            return (
+                f"{DO_NOT_USE}: {told}: entries of an ordered latent follow each other, so that "
+                "others may be far off. Give the steps between them a narrower prior, such as "
+                "Normal(0, 1) on the logarithmic scale of OrderedTransform, or merge an answer "
+                "that hardly anybody gives",
+            )
+        found = f"{rank}: {told}: {thus}"
         columns = self._columns(lost) or self._beside_large(lost)
         large = self.large(columns)
         them, more = "them" if len(weak) > 1 else "it", "give more privacy budget or records"
