@@ -7,7 +7,6 @@ of a mixture begin alike, no score tells one from the other.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -22,6 +21,7 @@ from jax import random
 
 from numpyro_dp._quick_compile import quickly_compiled
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.outcome_laws import laws_of
 from numpyro_dp.families.silent_directions import MOST, NONE, SOME, made_up_scores
 from numpyro_dp.families.sites import record_sites
 from numpyro_dp.families.synthetic_records import prior_draws
@@ -31,14 +31,6 @@ from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import peeled
 from numpyro_dp.model.private_model import PrivateModel
 
-_CLASSES = (
-    dist.BernoulliProbs,
-    dist.BernoulliLogits,
-    dist.BinomialProbs,
-    dist.BinomialLogits,
-    dist.CategoricalProbs,
-    dist.CategoricalLogits,
-)
 _MIXTURES = (dist.MixtureSameFamily, dist.MixtureGeneral)
 # Of components whose priors overlap by less than the first, 33 releases of 33 found the mode that
 # these name; of an ordering under a wide prior (.07) one of five, the others up to 400 of its own
@@ -336,67 +328,9 @@ def _worst_told(features: np.ndarray) -> float:
     return worst
 
 
-def asymmetric(model: PrivateModel) -> list[str]:
-    """Observed sites of an asymmetric Laplace law, which mostly stands for a quantile."""
-    laws = dist.AsymmetricLaplace, dist.AsymmetricLaplaceQuantile
-    return [name for name, law, _ in _laws(model) if issubclass(law, laws)]
-
-
-def scattered_gates(model: PrivateModel) -> list[str]:
-    """Observed sites that are zero by a gate or by a law that may scatter widely.
-
-    Zeros of the one look like those of the other. A Poisson's or binomial's mean fixes its zeros.
-    """
-    bare = dist.Poisson, dist.BinomialLogits, dist.BinomialProbs
-    return [
-        name
-        for name, law, base in _laws(model)
-        if issubclass(law, dist.ZeroInflatedProbs) and not issubclass(base, bare)
-    ]
-
-
-def of_classes(model: PrivateModel) -> bool:
-    """Whether every observed site has a bounded whole number, as a class or of trials."""
-    return all(issubclass(law, _CLASSES) for _, law, _ in _laws(model))
-
-
-def may_scatter(model: PrivateModel) -> bool:
-    """Whether an observed site's law may have a dispersion beside its mean."""
-    fixed = *_CLASSES, dist.Poisson, dist.Exponential
-    return not all(issubclass(law, fixed) for _, law, _ in _laws(model))
-
-
-def has_cases(model: PrivateModel) -> bool:
-    """Whether an observed site has whole numbers, such as cases or events, which may be rare."""
-    for _, law, _ in _laws(model):
-        # A mixture's is that of its components, which its class does not tell.
-        with contextlib.suppress(NotImplementedError):
-            if getattr(getattr(law, "support", None), "is_discrete", False):
-                return True
-    return False
-
-
 def _has_mixture(model: PrivateModel) -> bool:
     """Whether a record's site is a mixture."""
-    return any(issubclass(law, _MIXTURES) for _, law, _ in _laws(model))
-
-
-@lru_cache(maxsize=16)
-def _laws(model: PrivateModel) -> list[tuple[str, type, type]]:
-    """A record's observed sites, the classes of their laws and of these laws' own base.
-
-    Nothing is computed.
-    """
-    found = {}
-
-    def look(z: Mapping[str, Any]) -> None:
-        arrays = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in model.layout.structs(1)]
-        sites = record_sites(model.function, model, model.constrain(z), arrays, random.key(0))
-        found.update({name: peeled(s["fn"]).fn for name, s in sites.items() if s["is_observed"]})
-
-    latents = model.structure.latents.items()
-    jax.eval_shape(look, {name: jax.ShapeDtypeStruct(s.shape, s.dtype) for name, s in latents})
-    return [(n, type(law), type(getattr(law, "base_dist", None))) for n, law in found.items()]
+    return any(issubclass(law, _MIXTURES) for _, law, _ in laws_of(model))
 
 
 def _apart(law: Any) -> Any:

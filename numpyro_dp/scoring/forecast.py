@@ -10,7 +10,7 @@ import numpy as np
 
 from numpyro_dp.accounting import Budget, Relation, calibrate
 from numpyro_dp.accounting.events import GaussianDpEvent
-from numpyro_dp.families.one_gaussian import has_cases
+from numpyro_dp.families.outcome_laws import has_cases
 from numpyro_dp.model.data_free import read_coordinates
 from numpyro_dp.model.private_model import PrivateModel
 

@@ -20,6 +20,7 @@ from numpyro.infer import init_to_sample
 
 from numpyro_dp._quick_compile import lightly_jitted, quickly_jitted
 from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.families.outcome_laws import dispersions
 from numpyro_dp.families.silent_directions import Meetings
 from numpyro_dp.model.data_free import run_data_free
 from numpyro_dp.model.names import quoted
@@ -42,6 +43,7 @@ _NOUGHT = 3 * 1.2533 / math.sqrt(_DRAWS)
 _WIDER = 3 * 1.17 / math.sqrt(_DRAWS)
 # How much of that is left where rounds begin. All of it, times a blood pressure, is a rate of e⁴.
 _OFF = 0.1
+_WIDENED = 1.5
 _CUTPOINTS = (
     "dist.TransformedDistribution(dist.Normal(0, 1).expand([k]).to_event(1), "
     "dist.transforms.OrderedTransform()) of k cutpoints (docs/howto/ordinal-answers.md)"
@@ -85,6 +87,20 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
     nought = np.abs(middle) < _NOUGHT * spread
     mean = np.where(nought, _OFF * middle / np.maximum(spread, 1), middle)
     return PriorMoments(mean, spread, sites=sites)
+
+
+def wider(model: PrivateModel, prior: PriorMoments) -> Vector:
+    """A step along which outcomes scatter more widely, one and a half of its prior's sds of each
+    latent that scales them, shape (dim,); nought where the model has none."""
+    latents = sorted(model.structure.latents.items())
+    ways = dispersions(model, unravelled(model, prior.mean))
+    free = _latents_of(model, lambda law: _support(law) is dist.constraints.real)
+    steps = [
+        # Of several that may have either sign each widens some records' and narrows others'.
+        ways.get(name, 0) if each.size == 1 or name not in free else 0
+        for name, each in latents
+    ]
+    return _WIDENED * np.repeat(steps, [each.size for _, each in latents]) * prior.sd
 
 
 def _of_one_law(middle: Vector, spread: Vector, sites: Vector) -> tuple[Vector, Vector]:

@@ -19,11 +19,11 @@ from numpyro_dp.execution.progress import epsilon_table, steps_bar
 from numpyro_dp.execution.releases import Phase, planned_releases
 from numpyro_dp.families.interchangeable import require_entries_apart
 from numpyro_dp.families.one_gaussian import (
-    has_cases,
     require_components_apart,
     require_one_gaussian,
     require_slopes,
 )
+from numpyro_dp.families.outcome_laws import has_cases
 from numpyro_dp.families.silent_directions import chosen_scores, meetings, silent_directions
 from numpyro_dp.model.private_model import PrivateModel, private_model
 from numpyro_dp.scoring.forecast import (
@@ -34,7 +34,12 @@ from numpyro_dp.scoring.forecast import (
     own_latents,
 )
 from numpyro_dp.scoring.located import located
-from numpyro_dp.scoring.prior import every_direction, heard_directions, prior_moments
+from numpyro_dp.scoring.prior import (
+    every_direction,
+    heard_directions,
+    prior_moments,
+    wider,
+)
 from numpyro_dp.scoring.released import ReleasedLikelihood, kind_of, verdicts_of
 from numpyro_dp.scoring.statistic import (
     record_statistic,
@@ -245,7 +250,7 @@ def bound_release(
     require_slopes(model)
     prior = prior_moments(model)
     require_components_apart(model, unravelled(model, prior.mean))
-    directions = every_direction(len(prior.sd))
+    directions, scatter = every_direction(len(prior.sd)), wider(model, prior)
     if adaptation is None:
         require_one_gaussian(model, prior.mean, prior.sd)
         scores = chosen_scores(model, prior.mean, prior.sd)
@@ -289,7 +294,8 @@ def bound_release(
         sampling_rate=1.0,
         microbatch_size=None,
     )
-    return BoundRelease(statistic, directions, prior, plan, shares, expected)
+    scatter = directions.inverse @ scatter
+    return BoundRelease(statistic, directions, prior, scatter, plan, shares, expected)
 
 
 def _of_many(bound: BoundRelease) -> str:

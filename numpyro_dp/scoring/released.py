@@ -28,15 +28,12 @@ from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.families.one_gaussian import (
     APART_BELOW,
     MOST_BLURRED,
-    asymmetric,
     blurred,
     closest,
     has_free_shares,
-    may_scatter,
-    of_classes,
     overlap,
-    scattered_gates,
 )
+from numpyro_dp.families.outcome_laws import asymmetric, may_scatter, of_classes, scattered_gates
 from numpyro_dp.model.data_free import pooled_latents, read_coordinates, run_data_free
 from numpyro_dp.model.guided.chosen_outcomes import chosen_of
 from numpyro_dp.model.names import quoted

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from numpy.linalg import inv
+from numpy.linalg import cholesky, inv
 
 from numpyro_dp._quick_compile import lightly_jitted, quickly_jitted
 from numpyro_dp.execution.processes import require_same
@@ -48,17 +48,21 @@ _FARTHER, _CLEAR = 0.05, 4.0
 # where a level was kept beside columns of other units, all became 5 to 25 times as wide.
 _HEARD, _HIDDEN, _MOST_HIDDEN, _ALIKE = 2.0, 2.0, 5.0, 8.0
 _TINY = 1e-30
+# Where so large a share of outcomes lies far out, the first rounds are not asked where they lead.
+_LOST, _SEARCHED = 0.3, 2
 
 
 class BoundRelease(NamedTuple):
     """Every number of a release, fixed before a record is touched.
 
     - **prior**: of the coordinates that rounds ask in, which **directions** are.
+    - **scatter**: a step in them along which outcomes scatter more widely.
     """
 
     statistic: RecordStatistic
     directions: Directions
     prior: PriorMoments
+    scatter: Vector
     plan: Releases
     shares: tuple[float, ...]
     forecast: Forecast
@@ -87,7 +91,8 @@ def rounds_in_turn(bound: BoundRelease) -> Generator[Ask, np.ndarray, list[Round
     joint = bound.plan.sums[1]
     whole = RoundSettings(prior.mean, _units(prior), prior.precision, 1.0, 1.0)
     (noise_sd,) = _noise(bound.plan.sums[0], 1)
-    settings = first_settings(prior, (yield Ask(0, whole, 0)), noise_sd, bound.forecast.num_records)
+    told, num_records = (yield Ask(0, whole, 0)), bound.forecast.num_records
+    settings = first_settings(prior, told, noise_sd, num_records)
     noise = _noise(joint, len(shares))
     signal = float(np.mean([1 / (nm * math.sqrt(s)) for nm, s in zip(noise, shares, strict=True)]))
     rounds: list[Round] = []
@@ -97,7 +102,9 @@ def rounds_in_turn(bound: BoundRelease) -> Generator[Ask, np.ndarray, list[Round
         # What no record adds to is noise alone.
         rounds.append(found if bound.statistic.has_tails else found._replace(tail=0.0))
         if step + 1 < len(shares):
-            settings = next_settings(rounds, prior, bound.forecast.num_records, signal, shares)
+            settings = next_settings(rounds, prior, num_records, signal, shares)
+        if step < _SEARCHED and found.tail > max(_LOST * num_records, _CLEAR * found.tail_sd):
+            settings = _scattered(settings, found.at, bound.scatter, prior)
     return rounds
 
 
@@ -160,6 +167,23 @@ def first_settings(
     least = np.where(rare, np.minimum(told / site_means(told, prior.sites), 1) / 2, 0)
     precision = inv(whitening.T @ whitening)
     return RoundSettings(prior.mean, whitening, precision, clip_norm, clip_norm**2, True, least)
+
+
+def _scattered(
+    ahead: RoundSettings, at: RoundSettings, step: Vector, prior: PriorMoments
+) -> RoundSettings:
+    """A step from here where outcomes scatter more widely, if what lies ahead is no such step.
+
+    Where most lie farther out than the law has them, a clipped score says little but that the law
+    is too narrow, and by how much not at all: from a ninth of the distance that outcomes lay at, a
+    scale went to more than all of it in three rounds, and took five to come back.
+    """
+    if not (ahead.u - at.u) @ step < step @ step:
+        return ahead
+    # Of the rest they tell the less there.
+    less = np.where(step == 0, np.exp(-np.abs(step).max()), 1.0)
+    precision = less * (at.precision - prior.precision) * less[:, None] + prior.precision
+    return at._replace(u=at.u + step, whitening=inv(cholesky(precision)), precision=precision)
 
 
 def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, Vector]:
