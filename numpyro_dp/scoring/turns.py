@@ -181,7 +181,7 @@ def _scattered(
     if not (ahead.u - at.u) @ step < step @ step:
         return ahead
     # Of the rest they tell the less there.
-    less = np.where(step == 0, np.exp(-np.abs(step).max()), 1.0)
+    less = np.where(np.isclose(step, 0), np.exp(-np.abs(step).max()), 1.0)
     precision = less * (at.precision - prior.precision) * less[:, None] + prior.precision
     return at._replace(u=at.u + step, whitening=inv(cholesky(precision)), precision=precision)
 
