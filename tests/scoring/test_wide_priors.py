@@ -290,7 +290,7 @@ def test_outcomes_far_from_where_the_prior_has_them_are_arrived_at(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("law", [dist.HalfCauchy(50), dist.Exponential(0.02)], ids=["HC", "Exp"])
 def test_groups_far_from_where_the_prior_has_them_are_arrived_at(law):
-    """Thirty, in euros: 3 to 54 times as wide as their own records tell, and *not arrived*, once."""
+    """Thirty, in euros: once 3 to 54 times as wide as their records tell, and *not arrived*."""
 
     def groups(group, x, y=None):
         mu = numpyro.sample("mu", dist.Normal(0, 1_000))
