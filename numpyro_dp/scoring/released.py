@@ -180,6 +180,7 @@ def kind_of(model: PrivateModel) -> Kind:
         apart=mixture and not near,
         nearness="; ".join(text.format(share) for text, share in near.items() if share == share),
         unlike=() if chosen.places else chosen.told,
+        itself=chosen.itself,
         partial=arrays,
         asked=chosen.asked,
         scattered=scattered_gates(model),

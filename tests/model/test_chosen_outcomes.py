@@ -255,3 +255,23 @@ def test_outcomes_that_are_arguments_are_drawn_in_turn(monkeypatch):
     # Where masks stay as they are the first of them is too low, under the same noise.
     monkeypatch.setattr(outcomes._OneRecord, "in_turn", lambda self, *_: self)
     assert off()[0] < right[0] - 1.5
+
+
+def test_a_law_that_reads_a_number_of_its_own_outcome_is_told():
+    """As of instrumental variables: slopes lay two to eight of their own sds off, unnamed."""
+
+    def instrument(x, pair):
+        slope = numpyro.sample("slope", dist.Normal(0, 1))
+        mean = jnp.stack([slope * pair[:, 1], x], 1)
+        with numpyro.plate("people", len(x)):
+            numpyro.sample("pair", dist.MultivariateNormal(mean, jnp.eye(2)), obs=pair)
+
+    def plain(x, pair):
+        slope = numpyro.sample("slope", dist.Normal(0, 1))
+        mean = jnp.stack([slope * x, x], 1)
+        with numpyro.plate("people", len(x)):
+            numpyro.sample("pair", dist.MultivariateNormal(mean, jnp.eye(2)), obs=pair)
+
+    shapes = np.zeros(40, np.float32), np.zeros((40, 2), np.float32)
+    assert chosen_of(private_model(instrument, shapes, {})).itself == ("pair",)
+    assert chosen_of(private_model(plain, shapes, {})).itself == ()

@@ -38,12 +38,14 @@ class Chosen(NamedTuple):
       they can be drawn in turn; empty where they cannot, or none hangs on another.
     - **partial**: entries of arrays, by array and entry, that are read of those alone who are
       asked what another outcome decides.
+    - **itself**: sites whose law reads a number of their own outcome.
     """
 
     asked: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     places: Mapping[str, int] = {}
     partial: frozenset[tuple[int, int]] = frozenset()
+    itself: tuple[str, ...] = ()
 
 
 Entries = set[tuple[int, int]]
@@ -104,6 +106,7 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
         tuple(names[k] for k in range(count) if told_of[k] and not asked_of[k]),
         known if any(parents) and alone and not own else {},
         frozenset(_partial(told, seen, set(chosen)) if chosen else ()),
+        tuple(names[k] for k in range(count) if by_law[k] & seen[k]),
     )
 
 
@@ -201,7 +204,7 @@ def parts_of(program: Program) -> list[Pruned]:
 @lru_cache(maxsize=16)
 def chosen_of(model: PrivateModel) -> Chosen:
     """The same of a split model."""
-    if len(model.structure.inside(model.plate, "observed")) < 2:
+    if len(model.structure.inside(model.plate, "observed")) < 1:
         return Chosen()
 
     def sites_of(values: Any, record: list) -> Trace:

@@ -31,6 +31,7 @@ class Kind(NamedTuple):
       apart for that; **nearness**: in what they are not, in words; **found**: how they lie in what
       was released, in words.
     - **unlike**: sites whose law reads another outcome that is not drawn with them.
+    - **itself**: sites whose law reads a number of their own outcome.
     - **partial**: arrays that are read of those records alone who are asked **asked**.
     - **quantile**: sites of an asymmetric Laplace law.
     - **walks**: latents whose entries tell of their neighbours.
@@ -47,6 +48,7 @@ class Kind(NamedTuple):
     nearness: str = ""
     found: str = ""
     unlike: Sequence[str] = ()
+    itself: Sequence[str] = ()
     partial: Sequence[str] = ()
     asked: Sequence[str] = ()
     scattered: Sequence[str] = ()
@@ -74,6 +76,13 @@ def foretold(kind: Kind) -> tuple[str, ...]:
             "which is not drawn with it, so that a clip may move what both tell by some of their "
             "own sds. Pass each outcome as an argument of its own, neither computed in the model "
             "nor a column of a table, that a site observes as it is: a flag that masks others too",
+        ),
+        (
+            bool(kind.itself),
+            f"{WITH_CARE}: the law of {listed(kind.itself)} reads a number of its own outcome, "
+            "which stands fixed where others are drawn: slopes on it lay half to two of their own "
+            "sds off (autoregressions) and two to eight (instrumental variables), in intervals "
+            "narrower than NUTS's. Do not trust these",
         ),
         (
             bool(kind.partial),
