@@ -15,11 +15,8 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.chosen_outcomes import chosen_outcomes
-from numpyro_dp.model.guided.own_samples import (
-    as_observed,
-    in_its_array,
-    require_own_samples,
-)
+from numpyro_dp.model.guided.own_samples import as_observed, require_own_samples
+from numpyro_dp.model.guided.places import Place
 from numpyro_dp.model.guided.record_scale import record_scale
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
 from numpyro_dp.model.messages import explained
@@ -170,7 +167,7 @@ class _OneRecord(NamedTuple):
     asker: Asker
     # Arrays in which outcomes are put in turn, in the order of the model; none where each is put
     # at its site alone.
-    places: Mapping[str, int] = {}
+    places: Mapping[str, Place] = {}
 
     def can_be_listed(self, values: Any, arrays: list[Any]) -> bool:
         """Whether there is one outcome, a single number of few possible values."""
@@ -209,8 +206,6 @@ class _OneRecord(NamedTuple):
 
     def in_turn(self, values: Any, structs: list[Any]) -> _OneRecord:
         """This, where masks follow the outcomes that are drawn."""
-        if len(self.sites) < 2:
-            return self
         sites_of = partial(self._sites_of, key=random.key(0))
         chosen = chosen_outcomes(sites_of, values, structs)
         if chosen.asked and not chosen.places:
@@ -218,9 +213,9 @@ class _OneRecord(NamedTuple):
                 f"whether a record is asked {quoted(chosen.asked)} hangs on another of its "
                 f"outcomes (a mask reads it), and {self.asker.name} draws what might have been "
                 "observed: the answer may lie far off, since the mask does not follow. Pass each "
-                "outcome as an argument of its own, not computed in the model nor a column of a "
-                "table, that a site observes as it is, as in `obs=paid`, `handlers.mask(mask="
-                "paid == 1)` and `obs=cost`; and who is missing as another argument; "
+                "outcome as an argument or a column of one, not computed in the model, that a site "
+                "observes as it is, as in `obs=paid`, `handlers.mask(mask=paid == 1)` and "
+                "`obs=cost`; and who is missing as another argument; "
                 f"{self.asker.instead}"
             )
         return self._replace(places=chosen.places)
@@ -228,12 +223,21 @@ class _OneRecord(NamedTuple):
     def _in_turn(self, values: Any, arrays: list[Any], key: jax.Array) -> list[jax.Array]:
         # One key for the record's own latents, which all of its outcomes share.
         latent, own = random.split(key)
-        drawn, outcomes = list(arrays), []
+        shown, outcomes = list(arrays), []
         for k, (name, place) in enumerate(self.places.items()):
-            law = self._sites_of(values, drawn, latent)[name]["fn"]
-            outcome = law.sample(random.fold_in(own, k))
-            drawn[place] = in_its_array(outcome, drawn[place])
-            outcomes.append(jnp.reshape(outcome, jnp.shape(drawn[place])))
+
+            def turn(
+                _: Any, at: tuple, name: str = name, k: int = k, place: Place = place
+            ) -> tuple:
+                site = self._sites_of(values, at[0], latent)[name]
+                drawn = site["fn"].sample(random.fold_in(own, k))
+                drawn = jnp.reshape(drawn, jnp.shape(site["value"]))
+                return place.put(drawn, at[0]), drawn
+
+            shown, drawn = turn(0, (shown, None))
+            # The same key each time, so that what a number follows stays.
+            shown, drawn = lax.fori_loop(1, place.turns, turn, (shown, drawn))
+            outcomes.append(drawn)
         return outcomes
 
     def draws(self, values: Any, arrays: list[Any], key: jax.Array) -> list[jax.Array]:
@@ -246,13 +250,13 @@ class _OneRecord(NamedTuple):
             return [found[site]["value"] for site in self.sites]
 
         try:
+            if self.places:
+                turn = partial(self._in_turn, values, arrays)
+                return jax.vmap(turn)(random.split(key, _DRAWS))
             if self.at_once and len(self.sites) == 1 and not self.enum_dim:
                 # One key for all draws of a record: a sampler that loops splits it once a turn.
                 return [self._law(values, arrays).sample(key, (_DRAWS,))]
-            keys = random.split(key, _DRAWS)
-            if self.places:
-                return jax.vmap(lambda key: self._in_turn(values, arrays, key))(keys)
-            return jax.vmap(one)(keys)
+            return jax.vmap(one)(random.split(key, _DRAWS))
         except NotImplementedError as error:
             raise UnsupportedModelError(
                 f"{self.asker.name} draws what might have been observed at {quoted(self.sites)}, "
@@ -264,7 +268,7 @@ class _OneRecord(NamedTuple):
         if self.places:
             shown = list(arrays)
             for place, outcome in zip(self.places.values(), outcomes, strict=True):
-                shown[place] = in_its_array(outcome, shown[place])
+                shown = place.put(outcome, shown)
             # A site itself sees the fraction of what was drawn.
             model = _Outcome(self.model, dict(zip(self.places, outcomes, strict=True)))
             run = RowRun(model, self.plate, self.num_records, self.enum_dim)

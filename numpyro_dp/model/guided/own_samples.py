@@ -49,10 +49,15 @@ def as_observed(outcome: Any, observed: Any) -> jax.Array:
 
 def in_its_array(outcome: Any, observed: Any) -> jax.Array:
     """A drawn outcome in the shape and type of the array it stands in, which others may read."""
+    return jnp.reshape(in_its_type(outcome, observed), jnp.shape(observed))
+
+
+def in_its_type(outcome: Any, observed: Any) -> jax.Array:
+    """A drawn outcome in the type of the array it stands in."""
     whole = not jnp.issubdtype(jnp.result_type(observed), jnp.inexact)
     fraction = jnp.issubdtype(jnp.result_type(outcome), jnp.inexact)
     outcome = jnp.round(outcome) if whole and fraction else outcome
-    return jnp.reshape(outcome, jnp.shape(observed)).astype(jnp.result_type(observed))
+    return outcome.astype(jnp.result_type(observed))
 
 
 def require_own_samples(site: Mapping[str, Any], asker: str, instead: str) -> None:

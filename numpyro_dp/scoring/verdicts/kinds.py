@@ -74,15 +74,16 @@ def foretold(kind: Kind) -> tuple[str, ...]:
             bool(kind.unlike),
             f"{WITH_CARE}: the law of {listed(kind.unlike)} reads another outcome of the record, "
             "which is not drawn with it, so that a clip may move what both tell by some of their "
-            "own sds. Pass each outcome as an argument of its own, neither computed in the model "
-            "nor a column of a table, that a site observes as it is: a flag that masks others too",
+            "own sds. Pass each outcome as an argument or a column of one, not computed in the "
+            "model, that a site observes as it is: a flag that masks others too",
         ),
         (
             bool(kind.itself),
-            f"{WITH_CARE}: the law of {listed(kind.itself)} reads a number of its own outcome, "
-            "which stands fixed where others are drawn: slopes on it lay half to two of their own "
-            "sds off (autoregressions) and two to eight (instrumental variables), in intervals "
-            "narrower than NUTS's. Do not trust these",
+            f"{WITH_CARE}: the law of {listed(kind.itself)} reads a number of its own outcome and "
+            "cannot be drawn number after number, so that it stands fixed where others are drawn: "
+            "slopes on it lay up to eight of their own sds off, in intervals narrower than NUTS's. "
+            "Observe numbers of arguments as they are, of which none reads itself, of a law of "
+            "each or a MultivariateNormal",
         ),
         (
             bool(kind.partial),

@@ -1,0 +1,110 @@
+"""What part of a program of one record reads, by array and number of the entry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_dp._quick_compile import quickly_jitted
+from numpyro_dp.model.jaxprs import Pruned
+
+# What entries of a table are made to be in turn, about so many made-up records.
+_VALUES = (-1e4, -10.0, -1.0, 0.0, 0.5, *range(1, 65), 1e4)
+_FEW = (-10.0, 0.0, 0.5, 1.0, 3.0)
+# Values that most laws allow, of a record and of latents.
+_USUAL, _LATENTS = (0.0, 1.0, 0.0, 1.0, 0.5, 2.0), (0.25, 0.5, 1.0, 0.5, 1.0, 2.0)
+_RECORDS = 16
+# Of larger arrays nothing is tried.
+MOST_ENTRIES = 256
+
+Entries = set[tuple[int, int]]
+
+
+class Read:
+    """What a part of a program reads of a record, whose arrays are some of its inputs."""
+
+    def __init__(self, part: Pruned, leaves: list, record: range) -> None:
+        self.part, self.leaves, self.first = part, leaves, record.start
+        self.arrays = {i - record.start for i in record if part.used[i]}
+
+    def array(self, i: int) -> Any:
+        """Shape and type of an array of the record."""
+        return self.leaves[self.first + i]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both compute the same of the same."""
+        return isinstance(other, Read) and self._told == other._told
+
+    __hash__ = None
+
+    @property
+    def _told(self) -> tuple[Any, ...]:
+        arrays = (x for x in self.part.consts if not jnp.issubdtype(x.dtype, jax.dtypes.extended))
+        return self.part.used, str(self.part.jaxpr), tuple(np.asarray(x).tobytes() for x in arrays)
+
+    def entries(self, of: set[int] | None = None, *, missing: bool = True) -> Entries:
+        """By array, of those in ``of``, and number of the entry.
+
+        :param missing: also those of which only matters whether they are missing (NaN).
+        """
+        found: Entries = set()
+        for i in self.arrays if of is None else self.arrays & of:
+            here = self.first + i
+            if self.leaves[here].size == 1 and (missing or not self._only_missing(here)):
+                found.add((i, 0))
+            elif self.leaves[here].size > 1:
+                found |= {(i, e) for e in self._followed(here, _VALUES)}
+        return found
+
+    def _only_missing(self, i: int) -> bool:
+        floats = jnp.issubdtype(self.leaves[i].dtype, jnp.inexact)
+        told = floats and self._followed(i, (0.0, np.nan))
+        return bool(told) and not self._followed(i, _VALUES)
+
+    def _followed(self, i: int, values: Sequence[float]) -> list[int]:
+        """Entries of an array that it is seen to follow: of a table a program does not say which.
+
+        A value that is missing is none of those tried: a mask of who is missing follows nothing.
+        """
+        if self.leaves[i].size > MOST_ENTRIES:
+            return []
+        return [int(entry) for entry in np.flatnonzero(self._following(i, values).any(1))]
+
+    def following(self, array: int) -> np.ndarray:
+        """Which numbers follow which entries of an array, shape (entries, numbers).
+
+        What is no number whatever was tried might follow all.
+        """
+        return self._following(self.first + array, _FEW, unknown=True)
+
+    def _following(self, i: int, values: Sequence[float], *, unknown: bool = False) -> np.ndarray:
+        leaves, size = self.leaves, self.leaves[i].size
+        rng = np.random.default_rng(0)
+        with np.errstate(invalid="ignore"):
+            made = [_made(rng, x, place < self.first) for place, x in enumerate(leaves)]
+            tried = np.asarray(values).astype(leaves[i].dtype)
+
+        def at(record: Any, entry: Any, value: Any) -> Any:
+            inputs = [rows[record] for rows in map(jnp.asarray, made)]
+            inputs[i] = jnp.reshape(jnp.ravel(inputs[i]).at[entry].set(value), inputs[i].shape)
+            return jnp.ravel(self.part(inputs)[0])
+
+        over = jax.vmap(jax.vmap(jax.vmap(at, (None, None, 0)), (None, 0, None)), (0, None, None))
+        found = quickly_jitted(over)(jnp.arange(_RECORDS), jnp.arange(size), tried)
+        seen = np.asarray(found)
+        lost = np.isnan(seen)
+        same = (seen == seen[:, :, :1]) | (lost & lost[:, :, :1])
+        return ~same.all(axis=(0, 2)) | (unknown & lost.all(axis=(0, 2)))
+
+
+def _made(rng: np.random.Generator, struct: Any, latent: bool) -> np.ndarray:
+    """Values of an array for some made-up records."""
+    found = rng.choice(_LATENTS if latent else _USUAL, (_RECORDS, *struct.shape))
+    if latent and len(struct.shape) > 1 and struct.shape[-1] == struct.shape[-2]:
+        # Both a covariance and a factor of one.
+        found = np.broadcast_to(0.5 + 1.5 * np.eye(struct.shape[-1]), found.shape)
+    return found.astype(struct.dtype)
