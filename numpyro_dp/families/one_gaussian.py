@@ -71,8 +71,8 @@ def require_one_gaussian(model: PrivateModel, middle: np.ndarray, sd: np.ndarray
             'config={"a": LocScaleReparam(0)})`: it is released as written and sampled as wrapped. '
             "Several effects of a group at once are `dist.MultivariateNormal(mu, "
             "scale_tril=tau[:, None] * L)` in the groups' plate; of `numpyro.contrib.hsgp` take "
-            "`non_centered=False`. "
-            "Or use `DPSVI`"
+            "`non_centered=False`. Of a discrimination or loading, as in `d[j] * (q[i] - h[j])`, "
+            "fix the one factor at 1. Or use `DPSVI`"
         )
     if has_free_shares(model) and (lost := _endless(model)):
         raise UnsupportedModelError(

@@ -115,8 +115,8 @@ class Forecast(NamedTuple):
             f"{self.num_rounds} rounds of scores and information, {self.dim} coordinates, "
             f"{self.num_records} records, ε = {self.privacy.epsilon:g} at "
             f"δ = {self.privacy.delta:g} ({self.relation})\n"
-            f"  κ = {self.signal:.3g}, signal over noise by coordinate (enough from {_PLAIN:g}); "
-            f"of the information {self.shape:.3g} (from {_LEAST_SHAPE:g})\n"
+            f"  κ = {self.signal:.3g}, signal over noise by coordinate (from {_LEAST_SIGNAL:g}, "
+            f"good at {_PLAIN:g}); of the information {self.shape:.3g} (from {_LEAST_SHAPE:g})\n"
             f"  about {self.passes} gradients of all records\n"
             + "\n".join(
                 fill(text, 100, initial_indent="  ", subsequent_indent="  ")

@@ -307,8 +307,8 @@ def _of_many(bound: BoundRelease) -> str:
         return ""
     return (
         f". {largest.size} of the {dim} coordinates are of `{name}`: where there is one for each "
-        "person, make a person with all of theirs the record, and integrate it out; of other "
-        "groups give the small ones a common entry"
+        "person, make a person with all of theirs the record, and integrate it out; where groups "
+        "are counties, shops or items, give the small ones a common entry, or take out columns"
     )
 
 

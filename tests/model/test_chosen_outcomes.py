@@ -167,6 +167,22 @@ def mediator_on_a_log(t):
         numpyro.sample("y", dist.Normal(b * t[:, 0], 1), obs=t[:, 1])
 
 
+def an_input_with_gaps(x, y):
+    """Where the input is missing it is integrated out."""
+    a, b = latents()
+    known = ~jnp.isnan(x)
+    with numpyro.plate("N", len(x)):
+        shown = jnp.where(known, x, 0)
+        with handlers.mask(mask=known):
+            numpyro.sample("x", dist.Normal(a, 1), obs=shown)
+        spread = jnp.sqrt(1 + jnp.where(known, 0, b**2))
+        numpyro.sample("y", dist.Normal(b * jnp.where(known, shown, a), spread), obs=y)
+
+
+def of_a_table_with_gaps(t):
+    an_input_with_gaps(t[:, 0], t[:, 1])
+
+
 def known_where_there_is_a_cost(x, some, stay, cost):
     a, b = latents()
     with numpyro.plate("N", len(some)):
@@ -184,6 +200,8 @@ def known_where_there_is_a_cost(x, some, stay, cost):
         (mediator, (Y, Y), ["m", "y"], []),
         (mediator_in_a_table, (np.c_[Y, Y],), ["m", "y"], []),
         (columns_of_a_table, (np.c_[SOME, Y],), ["any", "cost"], []),
+        (an_input_with_gaps, (Y, Y), ["x", "y"], []),
+        (of_a_table_with_gaps, (np.c_[Y, Y],), ["x", "y"], []),
         (mediator_on_a_log, (np.c_[Y, Y],), [], ["the law of y reads another outcome"]),
         (
             known_where_there_is_a_cost,
@@ -343,6 +361,28 @@ def test_draws_number_after_number_are_of_the_joint_law(model, arrays, covarianc
     np.testing.assert_allclose(np.cov(found.T), covariance, atol=0.08)
     means = [0.5, 1.0] if model is instrument else [2.5, 2.25]
     np.testing.assert_allclose(found.mean(0), means, atol=0.05)
+
+
+@pytest.mark.parametrize(("model", "table"), [(an_input_with_gaps, 0), (of_a_table_with_gaps, 1)])
+def test_what_is_missing_is_not_drawn(model, table):
+    """The second outcome has the law of an unknown input where it is missing: a sd of 1.4, not 1.
+
+    Of 16,000 draws the sd strays by 0.02 at most, one in a hundred (2.6 sds).
+    """
+    columns = np.array([[np.nan, 7.0]] * 5, np.float32)
+    arrays = [columns] if table else [*columns.T]
+    draws = record_statistic(private_model(model, arrays, {}), range(2)).outcomes.draws
+    values = [jnp.float32(3.0), jnp.float32(1.0)]
+    sds = []
+    for x in (np.nan, 7.0):
+        row = np.array([[x, 7.0]], np.float32)
+        record = [row] if table else [*row.T]
+        keys = jax.random.split(jax.random.key(0), 1000)
+        found = jax.vmap(lambda key, record=record: draws([*values, *record, key]))(keys)
+        drawn, outcome = (np.ravel(each) for each in found)
+        sds += [np.std(outcome), np.std(outcome - drawn)]
+    unknown, _, joint, given = sds
+    np.testing.assert_allclose([unknown, joint, given], [2**0.5, 2**0.5, 1], atol=0.03)
 
 
 @pytest.mark.slow

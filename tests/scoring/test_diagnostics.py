@@ -93,7 +93,8 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     asked |= {"privacy": Budget(1.0, 1e-5), "relation": "zero_out", "cases": False}
     found = forecast(**asked)
     _, line, *_ = str(found).splitlines()
-    assert f"κ = {found.signal:.3g}, signal over noise by coordinate (enough from 20)" in line
+    said = f"κ = {found.signal:.3g}, signal over noise by coordinate (from 3.5, good at 20)"
+    assert said in line
     assert f"of the information {found.shape:.3g} (from 3)" in line
     assert found.few == 110
     larger, rare = (

@@ -85,9 +85,10 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
     told_of = [_parents(entries, seen, k) for k, entries in enumerate(by_law)]
     parents = [one | other for one, other in zip(asked_of, told_of, strict=True)]
     itself = [k for k in range(count) if by_law[k] & seen[k]]
-    # A mask that reads its own outcome tells who is missing, which a draw would not be.
-    own = any(by_mask[k] & seen[k] for k in range(count))
-    own |= any(part.entries(of) - entries for part, entries in zip(asked, by_mask, strict=True))
+    # Who is missing stays so. Of those whom another outcome asks it is not known who would be, nor
+    # where a mask reads more of its own outcome, as a number that stands for none.
+    missing = set().union(*(part.missing(of) for part in asked)) if any(parents) or itself else ()
+    own = any(by_mask[k] & seen[k] for k in range(count)) or (any(asked_of) and missing)
 
     def drawn(k: int) -> tuple[Read, Any]:
         laws: list[Any] = []
@@ -105,7 +106,7 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
         for k in itself:
             turns = turns_of(found[k], *drawn(k)) if k in found else None
             found = {**found, k: found[k]._replace(turns=turns)} if turns else {}
-        places = {names[k]: place for k, place in found.items()}
+        places = {names[k]: each._replace(gaps=bool(missing)) for k, each in found.items()}
     chosen = [k for k in range(count) if asked_of[k]]
     return Chosen(
         tuple(names[k] for k in chosen),

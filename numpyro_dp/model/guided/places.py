@@ -24,10 +24,12 @@ class Place(NamedTuple):
     - **arrays**: by array, for each of its entries which number of the outcome it is; -1 is none.
     - **turns**: how often the outcome is drawn, with one key, until each number follows those
       that its law reads.
+    - **gaps**: whether what is missing (NaN) stays so.
     """
 
     arrays: tuple[tuple[int, tuple[int, ...]], ...]
     turns: int = 1
+    gaps: bool = False
 
     def put(self, outcome: Any, record: Sequence[Any]) -> list[Any]:
         """A record with another outcome."""
@@ -39,6 +41,8 @@ class Place(NamedTuple):
             at = np.where(np.asarray(numbers) < 0, other.size + np.arange(leaf.size), numbers)
             whole = other.size == leaf.size and (at == np.arange(leaf.size)).all()
             both = other if whole else jnp.concatenate([other, leaf])[at]
+            if self.gaps and jnp.issubdtype(leaf.dtype, jnp.inexact):
+                both = jnp.where(jnp.isnan(leaf), leaf, both)
             found[i] = jnp.reshape(both, jnp.shape(found[i]))
         return found
 

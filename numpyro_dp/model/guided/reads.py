@@ -60,6 +60,15 @@ class Read:
                 found |= {(i, e) for e in self._followed(here, _VALUES)}
         return found
 
+    def missing(self, of: set[int]) -> Entries:
+        """Entries of arrays of floats of which only matters whether they are missing (NaN)."""
+        return {
+            (i, entry)
+            for i in self.arrays & of
+            if jnp.issubdtype(self.array(i).dtype, jnp.inexact)
+            for entry in self._followed(self.first + i, (0.0, np.nan))
+        } - self.entries(of, missing=False)
+
     def _only_missing(self, i: int) -> bool:
         floats = jnp.issubdtype(self.leaves[i].dtype, jnp.inexact)
         told = floats and self._followed(i, (0.0, np.nan))
