@@ -85,26 +85,29 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
     told_of = [_parents(entries, seen, k) for k, entries in enumerate(by_law)]
     parents = [one | other for one, other in zip(asked_of, told_of, strict=True)]
     itself = [k for k in range(count) if by_law[k] & seen[k]]
-    # Who is missing stays so. Of those whom another outcome asks it is not known who would be, nor
-    # where a mask reads more of its own outcome, as a number that stands for none.
-    missing = set().union(*(part.missing(of) for part in asked)) if any(parents) or itself else ()
-    own = any(by_mask[k] & seen[k] for k in range(count)) or (any(asked_of) and missing)
+    # As of who is at risk until there was an event.
+    until = [k for k in range(count) if by_mask[k] & seen[k]]
+    hangs = any(parents) or itself or until
+    # Who is missing stays so. Of those whom an outcome asks it is not known who would be.
+    missing = set().union(*(part.missing(of) for part in asked)) if hangs else ()
+    own = missing and (any(asked_of) or until)
 
     def drawn(k: int) -> tuple[Read, Any]:
         laws: list[Any] = []
 
         def draw(values: Any, record: list, _: list) -> jax.Array:
-            laws.append(observed(values, record)[k]["fn"])
-            return jnp.ravel(laws[-1].sample(random.key(0)))
+            fn = observed(values, record)[k]["fn"]
+            laws.append(peeled(fn).fn)
+            return jnp.ravel(fn.sample(random.key(0)))
 
         return Read(prune(trace_program(draw, values, structs, others)), leaves, record), laws[-1]
 
     places: dict[str, Place] = {}
-    order = _in_order(parents) if (any(parents) or itself) and not own else None
+    order = _in_order(parents) if hangs and not own else None
     if order is not None:
         found = dict(zip(order, places_of([shown[k] for k in order]) or (), strict=False))
-        for k in itself:
-            turns = turns_of(found[k], *drawn(k)) if k in found else None
+        for k in {*itself, *until}:
+            turns = turns_of(found[k], asked[k], *drawn(k)) if k in found else None
             found = {**found, k: found[k]._replace(turns=turns)} if turns else {}
         places = {names[k]: each._replace(gaps=bool(missing)) for k, each in found.items()}
     chosen = [k for k in range(count) if asked_of[k]]

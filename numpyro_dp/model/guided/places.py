@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,6 @@ from numpyro import distributions as dist
 from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.model.guided.own_samples import in_its_type
 from numpyro_dp.model.guided.reads import MOST_ENTRIES, Read
-from numpyro_dp.model.plates import peeled
 
 # Whose draws with one key are moved as their mean is.
 _MOVED = dist.MultivariateNormal, dist.LowRankMultivariateNormal, dist.MultivariateStudentT
@@ -100,26 +100,41 @@ def _marked(read: Read, arrays: dict[int, Any], sign: int) -> list[tuple[int, in
     return found if len(found) == value.size else None
 
 
-def turns_of(place: Place, drawn: Read, law: Any) -> int | None:
-    """In how many turns an outcome is drawn whose law reads numbers of it.
+def turns_of(place: Place, asked: Read, drawn: Read, law: Any) -> int | None:
+    """In how many turns an outcome is drawn whose law or mask reads numbers of it.
 
-    :param drawn: the program of a draw, with one key.
+    :param asked: the program of the mask; **drawn**: of a draw, with one key.
+    :param law: what is inside of its distribution.
     :returns: ``None`` where its numbers follow each other in a circle, or a draw of each would not
-        follow its own law.
+        follow its own law. So with a mask that reads the number that it masks: one that stands for
+        none, which a draw would not be.
     """
-    if peeled(law).fn.event_shape and not isinstance(peeled(law).fn, _MOVED):
+    (size,) = drawn.part.out_shapes[0]
+    if law.event_shape and (asked.arrays or not isinstance(law, _MOVED)):
         return None
-    size = drawn.part.out_shapes[0][0]
+    if asked.arrays and math.prod(asked.part.out_shapes[0]) != size:
+        return None
+    each = [_follows(place, read, size) for read in (drawn, asked)]
+    if None in map(_longest, (each[0], each[0] | each[1])):
+        return None
+    return _longest(each[0])
+
+
+def _follows(place: Place, read: Read, size: int) -> np.ndarray:
+    """Which numbers of an outcome, by column, follow which others of it."""
     follows = np.zeros((size, size), int)
     for i, numbers in place.arrays:
-        if len(numbers) > MOST_ENTRIES:
-            return None
-        if i in drawn.arrays:
+        if i in read.arrays:
             ours = np.flatnonzero(np.asarray(numbers) >= 0)
-            follows[np.asarray(numbers)[ours]] |= drawn.following(i)[ours]
-    turns, reach = 1, follows
+            follows[np.asarray(numbers)[ours]] |= read.following(i)[ours]
+    return follows
+
+
+def _longest(follows: np.ndarray) -> int | None:
+    """How many numbers follow each other at most; ``None`` in a circle."""
+    longest, reach = 1, follows
     while reach.any():
-        if turns == size:
+        if longest == len(follows):
             return None
-        turns, reach = turns + 1, np.minimum(reach @ follows, 1)
-    return turns
+        longest, reach = longest + 1, np.minimum(reach @ follows, 1)
+    return longest

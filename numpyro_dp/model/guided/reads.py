@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,6 @@ from numpyro_dp.model.jaxprs import Pruned
 
 # What entries of a table are made to be in turn, about so many made-up records.
 _VALUES = (-1e4, -10.0, -1.0, 0.0, 0.5, *range(1, 65), 1e4)
-_FEW = (-10.0, 0.0, 0.5, 1.0, 3.0)
 # Values that most laws allow, of a record and of latents.
 _USUAL, _LATENTS = (0.0, 1.0, 0.0, 1.0, 0.5, 2.0), (0.25, 0.5, 1.0, 0.5, 1.0, 2.0)
 _RECORDS = 16
@@ -88,7 +88,7 @@ class Read:
 
         What is no number whatever was tried might follow all.
         """
-        return self._following(self.first + array, _FEW, unknown=True)
+        return self._following(self.first + array, _VALUES, unknown=True)
 
     def _following(self, i: int, values: Sequence[float], *, unknown: bool = False) -> np.ndarray:
         leaves, size = self.leaves, self.leaves[i].size
@@ -102,12 +102,16 @@ class Read:
             inputs[i] = jnp.reshape(jnp.ravel(inputs[i]).at[entry].set(value), inputs[i].shape)
             return jnp.ravel(self.part(inputs)[0])
 
-        over = jax.vmap(jax.vmap(jax.vmap(at, (None, None, 0)), (None, 0, None)), (0, None, None))
-        found = quickly_jitted(over)(jnp.arange(_RECORDS), jnp.arange(size), tried)
-        seen = np.asarray(found)
-        lost = np.isnan(seen)
-        same = (seen == seen[:, :, :1]) | (lost & lost[:, :, :1])
-        return ~same.all(axis=(0, 2)) | (unknown & lost.all(axis=(0, 2)))
+        def follows(entry: Any) -> Any:
+            of_values = jax.vmap(at, (None, None, 0))
+            seen = jax.vmap(of_values, (0, None, None))(jnp.arange(_RECORDS), entry, tried)
+            # What is no number is not even what it is.
+            lost = seen != seen
+            same = (seen == seen[:, :1]) | (lost & lost[:, :1])
+            return ~same.all((0, 1)) | (unknown & lost.all((0, 1)))
+
+        # One entry after another: a table of many has many numbers that may follow.
+        return np.asarray(quickly_jitted(partial(jax.lax.map, follows))(jnp.arange(size)))
 
 
 def _made(rng: np.random.Generator, struct: Any, latent: bool) -> np.ndarray:
