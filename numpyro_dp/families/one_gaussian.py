@@ -60,6 +60,14 @@ def require_one_gaussian(model: PrivateModel, middle: np.ndarray, sd: np.ndarray
     :raises UnsupportedModelError: with cause and remedy.
     """
     factors = untold_product(model, middle, sd)
+    if factors is not None and all(model.structure.latents[each].size == 1 for each in factors):
+        raise UnsupportedModelError(
+            f"records tell only of a product of latents {quoted(factors)}, as of a share of "
+            "positive tests, to which prevalence and sensitivity lead together: along such a "
+            "product the likelihood is no Gaussian. Fix all but one of them at public numbers, or "
+            "make what records do tell, as that share, a latent of its own, and compute the others "
+            "from its draws (docs/howto/models-by-name.md). Or use `DPSVI`"
+        )
     if factors is not None:
         raise UnsupportedModelError(
             f"records tell only of a product of latents {quoted(factors)}, as of `mu + tau * z` in "
@@ -281,6 +289,10 @@ def _moments(model: PrivateModel) -> list[np.ndarray]:
     return _moments_of(model, prior_draws(model, random.key(0))[1])
 
 
+def _of_one_family(law: dist.MixtureGeneral) -> bool:
+    return len({type(peeled(part).fn) for part in law.component_distributions}) == 1
+
+
 def _moments_of(model: PrivateModel, drawn: Any) -> list[np.ndarray]:
     """The same of such draws, stacked."""
 
@@ -296,6 +308,12 @@ def _moments_of(model: PrivateModel, drawn: Any) -> list[np.ndarray]:
                     moments = law.component_mean, jnp.log(law.component_variance)
                     front = [jnp.moveaxis(each, law.mixture_dim, 0) for each in moments]
                     found[-1].append(jnp.stack([each.reshape(len(each), -1) for each in front]))
+                elif isinstance(law, dist.MixtureGeneral) and _of_one_family(law):
+                    parts = law.component_distributions
+                    both = [[part.mean for part in parts], [part.variance for part in parts]]
+                    alike = [jnp.stack(jnp.broadcast_arrays(*each)) for each in both]
+                    means, variances = (each.reshape(len(parts), -1) for each in alike)
+                    found[-1].append(jnp.stack([means, jnp.log(variances)]))
         return [jnp.concatenate(both, axis=2) for both in zip(*found, strict=True)]
 
     try:
@@ -330,7 +348,7 @@ def _worst_told(features: np.ndarray) -> float:
 
 def _has_mixture(model: PrivateModel) -> bool:
     """Whether a record's site is a mixture."""
-    return any(issubclass(law, _MIXTURES) for _, law, _ in laws_of(model))
+    return any(issubclass(law, _MIXTURES) for _, law, *_ in laws_of(model))
 
 
 def _apart(law: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -42,7 +43,7 @@ _SCALED = (
 def asymmetric(model: PrivateModel) -> list[str]:
     """Observed sites of an asymmetric Laplace law, which mostly stands for a quantile."""
     laws = dist.AsymmetricLaplace, dist.AsymmetricLaplaceQuantile
-    return [name for name, law, _ in laws_of(model) if issubclass(law, laws)]
+    return [name for name, law, *_ in laws_of(model) if issubclass(law, laws)]
 
 
 def scattered_gates(model: PrivateModel) -> list[str]:
@@ -53,25 +54,30 @@ def scattered_gates(model: PrivateModel) -> list[str]:
     bare = dist.Poisson, dist.BinomialLogits, dist.BinomialProbs
     return [
         name
-        for name, law, base in laws_of(model)
+        for name, law, base, _ in laws_of(model)
         if issubclass(law, dist.ZeroInflatedProbs) and not issubclass(base, bare)
     ]
 
 
 def of_classes(model: PrivateModel) -> bool:
     """Whether every observed site has a bounded whole number, as a class or of trials."""
-    return all(issubclass(law, _CLASSES) for _, law, _ in laws_of(model))
+    return all(issubclass(law, _CLASSES) for _, law, *_ in laws_of(model))
 
 
 def may_scatter(model: PrivateModel) -> bool:
     """Whether an observed site's law may have a dispersion beside its mean."""
     fixed = *_CLASSES, dist.Poisson, dist.Exponential
-    return not all(issubclass(law, fixed) for _, law, _ in laws_of(model))
+    return not all(issubclass(law, fixed) for _, law, *_ in laws_of(model))
+
+
+def of_several_numbers(model: PrivateModel) -> list[str]:
+    """Observed sites of several numbers of a record that the model has as independent."""
+    return [name for name, _, _, numbers in laws_of(model) if numbers > 1]
 
 
 def has_cases(model: PrivateModel) -> bool:
     """Whether an observed site has whole numbers, such as cases or events, which may be rare."""
-    for _, law, _ in laws_of(model):
+    for _, law, *_ in laws_of(model):
         # A mixture's is that of its components, which its class does not tell.
         with contextlib.suppress(NotImplementedError):
             if getattr(getattr(law, "support", None), "is_discrete", False):
@@ -80,21 +86,29 @@ def has_cases(model: PrivateModel) -> bool:
 
 
 @lru_cache(maxsize=16)
-def laws_of(model: PrivateModel) -> list[tuple[str, type, type]]:
-    """A record's observed sites, the classes of their laws and of these laws' own base.
+def laws_of(model: PrivateModel) -> list[tuple[str, type, type, int]]:
+    """A record's observed sites, the classes of their laws and of these laws' own base, and how
+    many numbers of a record are independent of each other there.
 
     Nothing is computed.
     """
-    found = {}
+    found, numbers = {}, {}
 
     def look(z: Mapping[str, Any]) -> None:
         arrays = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in model.layout.structs(1)]
         sites = record_sites(model.function, model, model.constrain(z), arrays, random.key(0))
-        found.update({name: peeled(s["fn"]).fn for name, s in sites.items() if s["is_observed"]})
+        for name, site in sites.items():
+            if site["is_observed"]:
+                found[name] = law = peeled(site["fn"]).fn
+                batch = jnp.shape(site["value"])[: -len(law.event_shape) or None]
+                numbers[name] = math.prod(batch)
 
     latents = model.structure.latents.items()
     jax.eval_shape(look, {name: jax.ShapeDtypeStruct(s.shape, s.dtype) for name, s in latents})
-    return [(n, type(law), type(getattr(law, "base_dist", None))) for n, law in found.items()]
+    return [
+        (name, type(law), type(getattr(law, "base_dist", None)), numbers[name])
+        for name, law in found.items()
+    ]
 
 
 def dispersions(model: PrivateModel, z: Mapping[str, Any]) -> dict[str, int]:
@@ -104,7 +118,7 @@ def dispersions(model: PrivateModel, z: Mapping[str, Any]) -> dict[str, int]:
     :returns: 1 for each where a larger one widens the law, -1 where it narrows it, as a precision
         does. Those that move the law's location as well are none.
     """
-    if not any(issubclass(law, _SCALED) for _, law, _ in laws_of(model)):
+    if not any(issubclass(law, _SCALED) for _, law, *_ in laws_of(model)):
         return {}
 
     def moments(z: Mapping[str, Any]) -> tuple[Any, Any]:

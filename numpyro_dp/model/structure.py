@@ -266,11 +266,11 @@ def _only_plate(structure: Structure, sizes: Mapping[str, int], observed: Sequen
     used = [p for p in sizes if any(site.inside(p) for site in observed)]
     names = quoted([site.name for site in observed])
     if not used:
-        offered = (
-            '; where each row is another person, `data_plate="auto"` does that'
-            if why_not_rows(structure) is None
-            else ""
-        )
+        offered = ""
+        if not structure.arrays:
+            offered = ". Counts of many people are one row a person (docs/howto/models-by-name.md)"
+        elif why_not_rows(structure) is None:
+            offered = '; where each row is another person, `data_plate="auto"` does that'
         raise UnsupportedModelError(
             f"no plate encloses observed site(s) {names}: write `with numpyro.plate("
             f'"data", {_record_count(structure)}):` around them, one slice per person{offered}'

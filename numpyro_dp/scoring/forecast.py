@@ -61,6 +61,7 @@ class Forecast(NamedTuple):
     - **passes**: gradients of the whole data that it takes.
     - **privacy**, **relation**: what it costs.
     - **cases**: whether an outcome is of whole numbers, as cases or events are, which may be rare.
+    - **crowd**: which latent has most of many coordinates, and what is done about it.
     - **notes**: what the kind of the model says against a release of it, as its report will.
     """
 
@@ -76,13 +77,14 @@ class Forecast(NamedTuple):
     privacy: Budget
     relation: Relation
     cases: bool = False
+    crowd: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def remedy(self) -> str:
         """What would resolve it."""
         more = max(_LEAST_SIGNAL / self.signal, _LEAST_SHAPE / self.shape)
-        return (
+        return (f"{self.crowd}. Else " if self.crowd else "") + (
             f"about {math.ceil(more * 1.05 * 10) / 10:g} times as many records, or a larger "
             "epsilon, or fewer coordinates would do. For prediction alone DPSVI does with less"
         )
@@ -162,6 +164,7 @@ def forecast(
     privacy: Budget,
     relation: Relation,
     cases: bool,
+    crowd: str = "",
 ) -> Forecast:
     """Say what a release would tell.
 
@@ -169,6 +172,7 @@ def forecast(
     :param signal: μ of a Gaussian mechanism as private as the whole release.
     :param num_rounds: ``None`` for what suits.
     :param cases: whether an outcome is of whole numbers, which may be rare.
+    :param crowd: which latent has most of many coordinates, and what is done about it.
     """
     kappa, shape = num_records * signal**2 / dim, num_records * signal / dim**1.5
     rounds = next(n for least, n in _ROUNDS if shape >= least) if num_rounds is None else num_rounds
@@ -188,6 +192,7 @@ def forecast(
         privacy=privacy,
         relation=relation,
         cases=cases,
+        crowd=crowd,
     )
 
 

@@ -183,12 +183,7 @@ class LikelihoodRelease:
         bound = run.prepared(self.bind, args, kwargs, run.account.relation)
         expected = bound.forecast
         if expected.verdict == "not" and not self._allow_unresolved:
-            raise ValueError(
-                f"this release would cost ε = {self._privacy.epsilon:g} and tell next to nothing "
-                f"(κ = {expected.signal:.3g}, of the information {expected.shape:.3g}): "
-                f"{expected.remedy}{_of_many(bound)}. allow_unresolved=True releases anyway. "
-                "Nothing was charged"
-            )
+            raise _next_to_nothing(expected, "allow_unresolved=True releases anyway. ")
         plan, model = bound.plan, bound.statistic.private_model
         records = bound.statistic.numbered(model.records(args, kwargs, padded=True))
         steps = plan.num_steps
@@ -274,41 +269,55 @@ def bound_release(
         privacy=privacy,
         relation=relation,
         cases=has_cases(model),
+        crowd=_crowd(model),
     )
     if adaptation is None:
         expected = expected._replace(notes=foretold(kind_of(model)))
     histogram = histogram_share(model.num_records, signal)
     ratio = _ADAPTATION_RATIO if adaptation else None
     shares = geometric_shares(expected.num_rounds, histogram, ratio)
-    plan = planned_releases(
-        phases=(
-            Phase("sizes of scores", statistic.sizes_told, 1.0, (histogram,)),
-            Phase("scores and information", statistic.numbers, 1.0, shares),
-        ),
-        # With shares that add up to 1, n releases of average noise √n/μ have the signal μ.
-        noise=math.sqrt(len(shares) + 1) / signal if adaptation else privacy,
-        delta=privacy.delta,
-        relation=relation,
-        num_records=model.num_records,
-        shards=model.shards,
-        sampling_rate=1.0,
-        microbatch_size=None,
-    )
+    try:
+        plan = planned_releases(
+            phases=(
+                Phase("sizes of scores", statistic.sizes_told, 1.0, (histogram,)),
+                Phase("scores and information", statistic.numbers, 1.0, shares),
+            ),
+            # With shares that add up to 1, n releases of average noise √n/μ have the signal μ.
+            noise=math.sqrt(len(shares) + 1) / signal if adaptation else privacy,
+            delta=privacy.delta,
+            relation=relation,
+            num_records=model.num_records,
+            shards=model.shards,
+            sampling_rate=1.0,
+            microbatch_size=None,
+        )
+    except ValueError as error:
+        # Of thousands of coordinates no lattice carries the noise.
+        raise (_next_to_nothing(expected) if expected.verdict == "not" else error) from None
     scatter = directions.inverse @ scatter
     return BoundRelease(statistic, directions, prior, scatter, plan, shares, expected)
 
 
-def _of_many(bound: BoundRelease) -> str:
-    """Which latent has most of the coordinates, where these are many."""
-    latents = bound.statistic.private_model.structure.latents.items()
+def _next_to_nothing(expected: Forecast, anyway: str = "") -> ValueError:
+    return ValueError(
+        f"this release would cost ε = {expected.privacy.epsilon:g} and tell next to nothing "
+        f"(κ = {expected.signal:.3g}, of the information {expected.shape:.3g}): "
+        f"{expected.remedy}. {anyway}Nothing was charged"
+    )
+
+
+def _crowd(model: PrivateModel) -> str:
+    """Which latent has most of the coordinates, where these are many, and what is done about it."""
+    latents = model.structure.latents.items()
     dim = sum(each.size for _, each in latents)
     name, largest = max(latents, key=lambda each: each[1].size)
     if largest.size < _MANY or 2 * largest.size < dim:
         return ""
     return (
-        f". {largest.size} of the {dim} coordinates are of `{name}`: where there is one for each "
-        "person, make a person with all of theirs the record, and integrate it out; where groups "
-        "are counties, shops or items, give the small ones a common entry, or take out columns"
+        f"{largest.size} of the {dim} coordinates are of `{name}`: where there is one for each "
+        "person, make a person with all of theirs the record, and integrate it out "
+        "(docs/howto/choose-the-unit.md); where groups are counties, shops or items, give the "
+        "small ones a common entry, or take out columns"
     )
 
 

@@ -33,7 +33,13 @@ from numpyro_dp.families.one_gaussian import (
     has_free_shares,
     overlap,
 )
-from numpyro_dp.families.outcome_laws import asymmetric, may_scatter, of_classes, scattered_gates
+from numpyro_dp.families.outcome_laws import (
+    asymmetric,
+    may_scatter,
+    of_classes,
+    of_several_numbers,
+    scattered_gates,
+)
 from numpyro_dp.model.data_free import pooled_latents, read_coordinates, run_data_free
 from numpyro_dp.model.guided.chosen_outcomes import chosen_of
 from numpyro_dp.model.names import quoted
@@ -184,6 +190,7 @@ def kind_of(model: PrivateModel) -> Kind:
         partial=arrays,
         asked=chosen.asked,
         scattered=scattered_gates(model),
+        several=() if chosen.itself or chosen.places else of_several_numbers(model),
         quantile=asymmetric(model),
         walks=walks(model),
         classes=of_classes(model),

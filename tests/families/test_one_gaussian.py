@@ -65,6 +65,15 @@ def horseshoe(x, group, y):
     observed(dist.Bernoulli(logits=x @ (normal("z", D) * local * scale("tau"))), y)
 
 
+def imperfect_test(x, group, y):
+    share, found, spared = (
+        numpyro.sample(name, dist.Beta(a, b))
+        for name, a, b in (("share", 1, 1), ("found", 90, 10), ("spared", 95, 5))
+    )
+    chance = share * found + (1 - share) * (1 - spared)
+    observed(dist.Bernoulli(jnp.broadcast_to(chance, y.shape)), y)
+
+
 def slopes_of_groups(x, group, y):
     spread, z = scale("spread"), normal("z", G)
     observed(dist.Normal(spread * z[group] * x[:, 0], 1), y)
@@ -186,6 +195,14 @@ def test_refused_before_anything_is_charged_with_the_change_that_mends_it(model,
     assert not accountant.entries
 
 
+def test_a_product_of_single_numbers_is_not_called_a_hierarchy():
+    """Prevalence by an imperfect test: records tell of the share of positive ones alone."""
+    with pytest.raises(ndp.UnsupportedModelError, match="as of a share of positive") as error:
+        kernel(imperfect_test).forecast(X, GROUP, SIDE)
+    assert "Fix all but one of them at public numbers" in str(error.value)
+    assert "hierarchy" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("model", "outcome"),
     [
@@ -256,6 +273,31 @@ def test_the_note_on_mixtures_tells_how_its_components_lie_in_what_was_released(
     assert "4.0 of their own sds apart, and the smallest share is 50%" in found(ends)
     assert "were wrong" in found(ends | {"share": jnp.array([5.0])})
     assert "were wrong" in found(ends | {"middle": jnp.array([-0.1, 0.1])})
+
+
+def two_normals(centres, general):
+    def model(x, group, y):
+        share = numpyro.sample("share", dist.Beta(5, 5))
+        each = [normal(name) + centre for name, centre in zip("ab", centres, strict=True)]
+        weights = dist.Categorical(jnp.stack([share, 1 - share]))
+        if general:
+            parts = [dist.Normal(centre, 0.3) for centre in each]
+            observed(dist.MixtureGeneral(weights, parts), y)
+        else:
+            observed(dist.MixtureSameFamily(weights, dist.Normal(jnp.stack(each), 0.3)), y)
+
+    return model
+
+
+@pytest.mark.parametrize(("centres", "apart"), [((0.0, 9.0), True), ((0.0, 1.5), False)])
+def test_a_mixture_is_judged_alike_however_it_is_written(centres, apart):
+    """Components of one family in a list had a note that no prior could take away."""
+    listed, together = (
+        PrivateModel(two_normals(centres, how), (X, GROUP, REAL)) for how in (True, False)
+    )
+    assert overlap(listed) == pytest.approx(overlap(together), abs=1e-3)
+    assert (overlap(listed) < APART_BELOW) == apart
+    assert any("mixture" in note for note in foretold(kind_of(listed))) != apart
 
 
 def two_mixtures():

@@ -160,6 +160,15 @@ def mediator_in_a_table(t):
         numpyro.sample("y", dist.Normal(b * t[:, 0], 1), obs=t[:, 1])
 
 
+def a_cost_where_it_is_any(t):
+    a, b = latents()
+    with numpyro.plate("N", len(t)):
+        some = t[:, 0] == 1
+        numpyro.sample("any", dist.Bernoulli(logits=a), obs=t[:, 0])
+        with handlers.mask(mask=some):
+            numpyro.sample("cost", dist.LogNormal(b, 1), obs=jnp.where(some, t[:, 1], 1.0))
+
+
 def mediator_on_a_log(t):
     a, b = latents()
     with numpyro.plate("N", len(t)):
@@ -200,6 +209,7 @@ def known_where_there_is_a_cost(x, some, stay, cost):
         (mediator, (Y, Y), ["m", "y"], []),
         (mediator_in_a_table, (np.c_[Y, Y],), ["m", "y"], []),
         (columns_of_a_table, (np.c_[SOME, Y],), ["any", "cost"], []),
+        (a_cost_where_it_is_any, (np.c_[SOME, Y],), ["any", "cost"], []),
         (an_input_with_gaps, (Y, Y), ["x", "y"], []),
         (of_a_table_with_gaps, (np.c_[Y, Y],), ["x", "y"], []),
         (mediator_on_a_log, (np.c_[Y, Y],), [], ["the law of y reads another outcome"]),

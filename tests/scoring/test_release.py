@@ -626,6 +626,19 @@ def test_a_refusal_asks_whose_many_coordinates_are():
     refused(ValueError, said, answers, person, item, np.zeros(3_000, np.int32))
 
 
+def test_thousands_of_coordinates_are_refused_as_too_many_and_not_by_a_lattice():
+    """A long table of people with an effect each."""
+
+    def visits(person, y):
+        effect = numpyro.sample("effect", dist.Normal(0, 1).expand([2_000]).to_event(1))
+        with numpyro.plate("visits", len(y)):
+            numpyro.sample("y", dist.Normal(effect[person], 1), obs=y)
+
+    person = np.repeat(np.arange(2_000, dtype=np.int32), 2)
+    said = r"next to nothing.*2000 of the 2000 coordinates are of `effect`.*a person with all"
+    refused(ValueError, said, visits, person, np.zeros(4_000, np.float32))
+
+
 def test_what_is_not_resolved_is_released_if_one_insists(y):
     insisting = ndp.LikelihoodRelease(gaussian, privacy=BUDGET, allow_unresolved=True, num_rounds=2)
     found = insisting.run(jax.random.key(0), y[:20], progress_bar=False)

@@ -666,7 +666,9 @@ def test_what_few_records_told_of_is_named(truth):
     found = at.verdicts(names, read)
     assert len(found) == 1
     said = found[0]
-    assert said.startswith("wide: little was told of level[0]: of a rare category such intervals")
+    assert said.startswith(
+        "wide: little was told of level[0]: of what few records tell of, as a rare"
+    )
     # Hospitals cannot be merged.
     assert "Merge such where that can be, give more privacy budget or records" in said
     assert "one law (a hierarchy)" in said
@@ -763,6 +765,14 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     assert by_chance in mild
     assert ". To ask again costs the budget again. Take the logarithm" in mild
     assert by_chance not in torn[0]
+    # Between a gate and a wide scatter no widening helps; rows of a person may be pooled.
+    lost = at._replace(disagreement=1.9, freedom=90, unresolved=False)
+    gate, standing = lost.verdicts("abcd", kind=Kind(scattered=("y",)))
+    assert "zeros of y may come by its gate" in standing
+    assert gate.startswith("do not use: the rounds disagree (1.9 times")
+    (pooled,) = lost.verdicts("abcd", kind=Kind(several=("y",)))
+    assert ". Let numbers of one record hang together, as rows of a person do" in pooled
+    assert "is integrated out (docs/howto/choose-the-unit.md), or take the logarithm" in pooled
     # What tears rounds apart in most regressions; another sampler would only not say so.
     assert "StudentT(4, …) for Normal" in torn[0]
     assert "DPSGLD" not in torn[0]

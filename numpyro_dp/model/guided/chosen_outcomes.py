@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import random
 
-from numpyro_dp.model.guided.places import Place, places_of, turns_of
+from numpyro_dp.model.guided.places import Place, copied, places_of, turns_of
 from numpyro_dp.model.guided.reads import Entries, Read
 from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program
 from numpyro_dp.model.plates import Trace, peeled, row_sites
@@ -79,18 +79,18 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
     seen = [part.entries(of) for part in shown]
     by_mask = [part.entries(of, missing=False) for part in asked]
     by_law = [part.entries(of) for part in told]
-    asked_of = [_parents(entries, seen, k) for k, entries in enumerate(by_mask)]
-    # What one mask leaves out together is missing, and does not hang on each other.
-    asked_of = [{j for j in at if asked[j] != asked[k]} for k, at in enumerate(asked_of)]
-    told_of = [_parents(entries, seen, k) for k, entries in enumerate(by_law)]
+    hang = _hangs(asked, seen, by_mask, by_law)
+    copies = [copied(part) for part in shown] if any(map(any, hang)) else []
+    known = [each for each in copies if each is not None]
+    if known and len(known) == count:
+        # Without what only says where an outcome is any.
+        seen = [set(each) for each in known]
+        hang = _hangs(asked, seen, by_mask, by_law)
+    asked_of, told_of, itself, until = hang
     parents = [one | other for one, other in zip(asked_of, told_of, strict=True)]
-    itself = [k for k in range(count) if by_law[k] & seen[k]]
-    # As of who is at risk until there was an event.
-    until = [k for k in range(count) if by_mask[k] & seen[k]]
-    hangs = any(parents) or itself or until
     # Who is missing stays so. Of those whom an outcome asks it is not known who would be.
-    missing = set().union(*(part.missing(of) for part in asked)) if hangs else ()
-    own = missing and (any(asked_of) or until)
+    missing = set().union(*(part.missing(of) for part in asked)) if any(map(any, hang)) else ()
+    own = missing and (any(asked_of) or any(until))
 
     def drawn(k: int) -> tuple[Read, Any]:
         laws: list[Any] = []
@@ -103,10 +103,10 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
         return Read(prune(trace_program(draw, values, structs, others)), leaves, record), laws[-1]
 
     places: dict[str, Place] = {}
-    order = _in_order(parents) if hangs and not own else None
+    order = _in_order(parents) if any(map(any, hang)) and len(known) == count and not own else None
     if order is not None:
-        found = dict(zip(order, places_of([shown[k] for k in order]) or (), strict=False))
-        for k in {*itself, *until}:
+        found = dict(zip(order, places_of([known[k] for k in order], structs) or (), strict=False))
+        for k in (k for k in order if itself[k] or until[k]):
             turns = turns_of(found[k], asked[k], *drawn(k)) if k in found else None
             found = {**found, k: found[k]._replace(turns=turns)} if turns else {}
         places = {names[k]: each._replace(gaps=bool(missing)) for k, each in found.items()}
@@ -116,8 +116,34 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
         tuple(names[k] for k in range(count) if told_of[k] and not asked_of[k]),
         places,
         frozenset(_partial(told, seen, set(chosen)) if chosen else ()),
-        () if places else tuple(names[k] for k in itself),
+        () if places else tuple(names[k] for k in range(count) if itself[k]),
     )
+
+
+class _Hangs(NamedTuple):
+    """What each outcome hangs on.
+
+    - **asked**, **told**: the others that its mask and its law read.
+    - **itself**, **until**: numbers of itself that its law and its mask read, the latter as of who
+      is at risk until there was an event.
+    """
+
+    asked: list[set[int]]
+    told: list[set[int]]
+    itself: list[Entries]
+    until: list[Entries]
+
+
+def _hangs(
+    asked: list[Read], seen: list[Entries], by_mask: list[Entries], by_law: list[Entries]
+) -> _Hangs:
+    asked_of = [_parents(entries, seen, k) for k, entries in enumerate(by_mask)]
+    # What one mask leaves out together is missing, and does not hang on each other.
+    asked_of = [{j for j in at if asked[j] != asked[k]} for k, at in enumerate(asked_of)]
+    told_of = [_parents(entries, seen, k) for k, entries in enumerate(by_law)]
+    itself = [entries & own for entries, own in zip(by_law, seen, strict=True)]
+    until = [entries & own for entries, own in zip(by_mask, seen, strict=True)]
+    return _Hangs(asked_of, told_of, itself, until)
 
 
 def _parents(read: Entries, shown: list[Entries], k: int) -> set[int]:

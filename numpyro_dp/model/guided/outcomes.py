@@ -213,9 +213,10 @@ class _OneRecord(NamedTuple):
                 f"whether a record is asked {quoted(chosen.asked)} hangs on another of its "
                 f"outcomes (a mask reads it), and {self.asker.name} draws what might have been "
                 "observed: the answer may lie far off, since the mask does not follow. Pass each "
-                "outcome as an argument or a column of one, not computed in the model, that a site "
-                "observes as it is, as in `obs=paid`, `handlers.mask(mask=paid == 1)` and "
-                "`obs=cost`; and who is missing as another argument; "
+                "outcome as an argument or a column of one, not computed in the model (as its "
+                "logarithm is), that a site observes as it is, as in `obs=paid`, "
+                "`handlers.mask(mask=paid == 1)` and `obs=cost`; and who is missing as another "
+                "argument; "
                 f"{self.asker.instead}"
             )
         return self._replace(places=chosen.places)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro import distributions as dist
 
-from numpyro_dp._quick_compile import quickly_jitted
 from numpyro_dp.model.guided.own_samples import in_its_type
 from numpyro_dp.model.guided.reads import MOST_ENTRIES, Read
 
@@ -47,57 +46,42 @@ class Place(NamedTuple):
         return found
 
 
-def places_of(shown: Sequence[Read]) -> list[Place] | None:
-    """Where some outcomes stand; ``None`` where one is computed, or two share a number.
+def places_of(shown: Sequence[list[tuple[int, int]]], arrays: Sequence[Any]) -> list[Place] | None:
+    """Where some outcomes stand; ``None`` where two share a number.
 
-    :param shown: programs of what is observed.
+    :param shown: of each, what its numbers are copies of; **arrays**: of the record, or structs.
     """
-    places: list[Place] = []
-    met: set[tuple[int, int]] = set()
-    for read in shown:
-        entries = _copied(read)
-        if entries is None or met & set(entries) or len(set(entries)) < len(entries):
-            return None
-        met |= set(entries)
-        number = {entry: k for k, entry in enumerate(entries)}
-        places.append(
-            Place(
-                tuple(
-                    (i, tuple(number.get((i, e), -1) for e in range(read.array(i).size)))
-                    for i in sorted(read.arrays)
-                )
-            )
-        )
+    entries = [entry for each in shown for entry in each]
+    if len(set(entries)) < len(entries):
+        return None
+    places = []
+    for each in shown:
+        number = {entry: k for k, entry in enumerate(each)}
+        touched = sorted({i for i, _ in each})
+        of = [(i, tuple(number.get((i, e), -1) for e in range(arrays[i].size))) for i in touched]
+        places.append(Place(tuple(of)))
     return places
 
 
-def _copied(read: Read) -> list[tuple[int, int]] | None:
-    """By number of what is observed the array and entry that it is a copy of."""
+def copied(read: Read) -> list[tuple[int, int]] | None:
+    """By number of what is observed the array and entry that it is a copy of, or that it is where
+    it is any, as in ``jnp.where(t[:, 0] == 1, t[:, 1], 0)``; ``None`` where one is computed.
+
+    :param read: the program of what is observed.
+    """
     if not read.part.jaxpr.eqns and len(read.arrays) == 1:
         (i,) = read.arrays
         return [(i, e) for e in range(read.array(i).size)]
-    arrays = {i: read.array(i) for i in sorted(read.arrays)}
-    if not arrays or sum(x.size for x in arrays.values()) > MOST_ENTRIES:
+    if any(read.array(i).size > MOST_ENTRIES for i in read.arrays):
         return None
-    # What is computed is no mark, or not under both signs.
-    first, second = (_marked(read, arrays, sign) for sign in (1, -1))
-    return first if first == second else None
-
-
-def _marked(read: Read, arrays: dict[int, Any], sign: int) -> list[tuple[int, int]] | None:
-    inputs = [np.ones(x.shape, x.dtype) for x in read.leaves]
-    mark: dict[float, tuple[int, int]] = {}
-    for i, x in arrays.items():
-        floats = jnp.issubdtype(x.dtype, jnp.floating)
-        if not floats and not jnp.issubdtype(x.dtype, jnp.signedinteger):
-            return None
-        # A fraction, so that what is rounded is no copy.
-        marks = sign * (len(mark) + 2 + np.arange(x.size) + 0.25 * floats)
-        inputs[read.first + i] = marks.reshape(x.shape).astype(x.dtype)
-        mark |= {float(each): (i, e) for e, each in enumerate(marks)}
-    value = np.ravel(np.asarray(quickly_jitted(lambda at: read.part(at)[0])(inputs)))
-    found = [mark[each] for each in map(float, value) if each in mark]
-    return found if len(found) == value.size else None
+    found: dict[int, tuple[int, int]] = {}
+    for i in sorted(read.arrays):
+        for entry, number in np.argwhere(read.copying(i)):
+            if int(number) in found:
+                return None
+            found[int(number)] = i, int(entry)
+    size = math.prod(read.part.out_shapes[0])
+    return [found[k] for k in range(size)] if len(found) == size else None
 
 
 def turns_of(place: Place, asked: Read, drawn: Read, law: Any) -> int | None:

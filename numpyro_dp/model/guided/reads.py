@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -88,9 +88,18 @@ class Read:
 
         What is no number whatever was tried might follow all.
         """
-        return self._following(self.first + array, _VALUES, unknown=True)
+        found = self._tried(self.first + array, _VALUES)
+        return found.follows | found.lost
 
-    def _following(self, i: int, values: Sequence[float], *, unknown: bool = False) -> np.ndarray:
+    def copying(self, array: int) -> np.ndarray:
+        """Which numbers are copies of which entries of an array, where they follow them."""
+        found = self._tried(self.first + array, _VALUES)
+        return found.follows & found.copies
+
+    def _following(self, i: int, values: Sequence[float]) -> np.ndarray:
+        return self._tried(i, values).follows
+
+    def _tried(self, i: int, values: Sequence[float]) -> _Tried:
         leaves, size = self.leaves, self.leaves[i].size
         rng = np.random.default_rng(0)
         with np.errstate(invalid="ignore"):
@@ -102,16 +111,30 @@ class Read:
             inputs[i] = jnp.reshape(jnp.ravel(inputs[i]).at[entry].set(value), inputs[i].shape)
             return jnp.ravel(self.part(inputs)[0])
 
-        def follows(entry: Any) -> Any:
+        def looked_at(entry: Any) -> _Tried:
             of_values = jax.vmap(at, (None, None, 0))
             seen = jax.vmap(of_values, (0, None, None))(jnp.arange(_RECORDS), entry, tried)
             # What is no number is not even what it is.
             lost = seen != seen
-            same = (seen == seen[:, :1]) | (lost & lost[:, :1])
-            return ~same.all((0, 1)) | (unknown & lost.all((0, 1)))
+            same = ((seen == seen[:, :1]) | (lost & lost[:, :1])).all(1)
+            copied = (seen == tried[:, None].astype(seen.dtype)).all(1)
+            return _Tried(~same.all(0), lost.all((0, 1)), (same | copied).all(0))
 
         # One entry after another: a table of many has many numbers that may follow.
-        return np.asarray(quickly_jitted(partial(jax.lax.map, follows))(jnp.arange(size)))
+        found = quickly_jitted(partial(jax.lax.map, looked_at))(jnp.arange(size))
+        return _Tried(*map(np.asarray, found))
+
+
+class _Tried(NamedTuple):
+    """What numbers do when entries of an array are changed, each of shape (entries, numbers).
+
+    - **follows**: whether it was seen to change; **lost**: whether it never was a number.
+    - **copies**: whether it is the entry wherever it changes with it.
+    """
+
+    follows: Any
+    lost: Any
+    copies: Any
 
 
 def _made(rng: np.random.Generator, struct: Any, latent: bool) -> np.ndarray:

@@ -33,6 +33,7 @@ class Kind(NamedTuple):
     - **unlike**: sites whose law reads another outcome that is not drawn with them.
     - **itself**: sites whose law reads a number of their own outcome.
     - **partial**: arrays that are read of those records alone who are asked **asked**.
+    - **several**: sites of several numbers of a record that the model has as independent.
     - **quantile**: sites of an asymmetric Laplace law.
     - **walks**: latents whose entries tell of their neighbours.
     - **classes**: whether every outcome is of few values, such as a class or a number of trials.
@@ -52,6 +53,7 @@ class Kind(NamedTuple):
     partial: Sequence[str] = ()
     asked: Sequence[str] = ()
     scattered: Sequence[str] = ()
+    several: Sequence[str] = ()
     quantile: Sequence[str] = ()
     walks: Sequence[str] = ()
     classes: bool = False

@@ -63,7 +63,8 @@ _UNITS = (
 )
 # Priors that are narrowed until rounds arrive are not to be widened too.
 _FIRST = ". That the rounds have not arrived may be why: take the remedies of that first"
-_MANY = "column or class of which all are told little"
+_MANY = "a column or class of which all are told little"
+_RARE = "what few records tell of, as a rare category or answer,"
 _LAW = ", give groups one law (a hierarchy), which narrows them"
 
 
@@ -247,8 +248,8 @@ class Told(NamedTuple):
             found.append(
                 f"{TO_KNOW}: little was {TOLD_OF} {listed(small, 'signal')}: the law that is "
                 "learned from the others lends the rest, as to small groups of any hierarchy. Such "
-                "intervals are wider than NUTS's, at most as that law, and too narrow where small "
-                "groups are unlike large ones, as one far out is pulled to the others. Read each "
+                "intervals are mostly wider than NUTS's, at most as that law, and too narrow where "
+                "small groups are unlike large ones, as one far out is pulled to them. Read each "
                 "as a group like the others, or give more privacy budget or records"
             )
         return tuple(found)
@@ -258,13 +259,13 @@ class Told(NamedTuple):
         groups = which & np.asarray(self.groups)
         # Of most of a site's, as of the classes of a multinomial, few are rare.
         whole = self._whole(which) & ~groups
-        of = {"rare category": which & ~groups & ~whole, "small group": groups, _MANY: whole}
+        of = {_RARE: which & ~groups & ~whole, "a small group": groups, _MANY: whole}
         kinds = " or ".join(each for each, found in of.items() if found.any())
         loud = listed(self._loud(sorted(set(self._sites[which & ~groups]))))
         beside = f" Beside columns of far larger values ({loud}, it seems) they are hardly wider."
         scale = f"Divide the column of {loud} by a public number, merge" if loud else "Merge"
         return (
-            f"{WIDE}: little was {TOLD_OF} {listed(self._named(which), 'signal')}: of a {kinds} "
+            f"{WIDE}: little was {TOLD_OF} {listed(self._named(which), 'signal')}: of {kinds} "
             "such intervals are 1.1 to 11 times as wide as NUTS's, at most as the prior, and a "
             f"truth far out in it is pulled to its middle.{beside * bool(loud)} {scale} such where "
             f"that can be, give more privacy budget or records{_LAW}, or narrow a prior wider than "

@@ -53,6 +53,11 @@ _CENTRED = (
     "Centre inputs by public constants and divide them by others, the large ones first, give "
     "priors on the scale of the answer, or give more privacy budget or records"
 )
+# Of rows of a person pooled as if they were of as many people a scale lay 5 own sds off.
+_TOGETHER = (
+    "Let numbers of one record hang together, as rows of a person do, by a MultivariateNormal or "
+    "an effect that is integrated out (docs/howto/choose-the-unit.md), or "
+)
 _TAILS = (
     "Take the logarithm of what is never negative (LogNormal for Gamma), StudentT(4, …) for "
     "Normal, NegativeBinomial2 for Poisson: heavier tails than the family's are cut elsewhere in "
@@ -139,8 +144,7 @@ class Located(NamedTuple):
         """
         return self.arrived and self.tail > max(_SURE * self.tail_sd, _STRAYS)
 
-    @property
-    def _unlike(self) -> str:
+    def _unlike(self, kind: Kind) -> str:
         told = []
         if self.strays:
             told.append(
@@ -152,7 +156,9 @@ class Located(NamedTuple):
         return (
             f"{WITH_CARE}: the records do not fit the model: {', and '.join(told)}, as from a "
             "wrong family or a few far outcomes. Scales, rates and slopes may be off by more than "
-            "the intervals say. Take a family with heavier tails (StudentT(4, …) for Normal, of a "
+            "the intervals say. "
+            + (f"{_TOGETHER}take" if kind.several else "Take")
+            + " a family with heavier tails (StudentT(4, …) for Normal, of a "
             "logarithm too, its degrees of freedom fixed; LogNormal for Gamma; NegativeBinomial2 "
             "for Poisson), or the input that is missing; where priors are many times wider than "
             "the answer, narrow those first: groups that no round has found look like outliers"
@@ -162,11 +168,16 @@ class Located(NamedTuple):
         found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains)"
         # A class has no tails.
         remedy = (APART if kind.mixture else _TAILS) * (kind.mixture or not kind.classes)
-        if self.disagreement > _TORN:
+        remedy = remedy or _NEARER
+        if kind.several:
+            remedy = f"{_TOGETHER}{remedy[0].lower()}{remedy[1:]}"
+        # Between a gate and a wide scatter a release lay up to 13 of its own sds off at 2.1.
+        if self.disagreement > _TORN or kind.scattered:
             cause = "" if kind.mixture else "the records do not fit the model, or "
             found += f": {cause}the likelihood has several modes"
-            return f"{DO_NOT_USE}: {found}. {remedy or _NEARER}"
-        remedies = f"{remedy}; or {_NEARER[0].lower()}{_NEARER[1:]}" if remedy else _NEARER
+            return f"{DO_NOT_USE}: {found}. {remedy}"
+        nearer = f"; or {_NEARER[0].lower()}{_NEARER[1:]}"
+        remedies = remedy if _NEARER[1:] in remedy else remedy + nearer
         found += (
             ", as of a right model one release in some dozens does by chance or for a rare column: "
             "the intervals were widened by that and are not calibrated. To ask again costs the "
@@ -218,7 +229,7 @@ class Located(NamedTuple):
                 f"{WITH_CARE}: the size of the records' scores was hardly told from noise, so that "
                 "the rounds may have asked in wrong units. Give more privacy budget or records",
             ),
-            (self.misfits or self.strays, self._unlike),
+            (self.misfits or self.strays, self._unlike(kind)),
             (
                 self.unresolved,
                 f"{WIDE}: the shape of the information was lost in its noise: coordinates that "
