@@ -33,6 +33,15 @@ def hurdle(y):
             numpyro.sample("cost", dist.Normal(b, 1), obs=jnp.log(jnp.where(y > 0, y, 1)))
 
 
+def read_by_a_law(y):
+    a, b = latents()
+    with numpyro.plate("N", len(y)):
+        numpyro.sample("any", dist.Bernoulli(logits=a), obs=(y > 0).astype(jnp.int32))
+        with handlers.mask(mask=y > 0):
+            law = dist.Normal(b * (y > 0), 1)
+            numpyro.sample("cost", law, obs=jnp.log(jnp.where(y > 0, y, 1)))
+
+
 def of_two_columns(some, y):
     a, b = latents()
     with numpyro.plate("N", len(y)):
@@ -121,7 +130,7 @@ def test_masks_that_leave_out_what_is_missing_are_taken(model, arrays):
 @pytest.mark.parametrize(
     ("model", "arrays", "site"),
     [
-        (hurdle, (Y,), "cost"),
+        (read_by_a_law, (Y,), "cost"),
         # Of a value that nobody tried.
         (a_code_decides, (SOME, Y), "y"),
     ],
@@ -492,3 +501,27 @@ def test_periods_at_risk_are_found(monkeypatch):
     np.testing.assert_allclose(right, 0, atol=3)
     monkeypatch.setattr(outcomes._OneRecord, "in_turn", lambda self, *_: self)
     assert off()[:4].mean() > right[:4].mean() + 0.3
+
+
+@pytest.mark.parametrize(
+    ("model", "arrays"), [(hurdle, (Y,)), (a_code_decides, (SOME, Y)), (read_by_a_law, (Y,))]
+)
+def test_who_has_a_cost_may_be_told_by_one_column_of_costs(model, arrays):
+    """A mask that is another outcome's 1 follows it, whatever both are computed of."""
+    says = chosen_of(private_model(model, arrays, {})).says
+    assert says == ({"cost": "any"} if model is hurdle else {})
+
+
+def test_outcomes_without_a_cost_tell_nothing_of_how_much():
+    """Whoever has none when drawn has no score of `b`, and the others have theirs."""
+    statistic = way(hurdle, Y)
+    record = [jnp.zeros(1)]
+    values = [jnp.float32(0.0), jnp.float32(1.0)]
+    term = statistic.outcomes.term
+    for drawn, told in ((0, 0.0), (1, 0.5)):
+        outcome = [jnp.full(1, drawn, jnp.int32), jnp.full(1, 1.5)]
+
+        def of(b, outcome=outcome):
+            return term([values[0], b, *record, *outcome])[0]
+
+        assert jax.grad(of)(values[1]) == pytest.approx(told)

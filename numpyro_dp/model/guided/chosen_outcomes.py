@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import random
+from numpyro.distributions import constraints
 
 from numpyro_dp.model.guided.places import Place, copied, places_of, turns_of
 from numpyro_dp.model.guided.reads import Entries, Read
@@ -31,6 +32,8 @@ class Chosen(NamedTuple):
     - **told**: other sites whose law reads another outcome.
     - **places**: where in the record each observed site's outcome stands, in the order in which
       they can be drawn in turn; empty where they cannot, or none hangs on another or itself.
+    - **says**: by site that another outcome decides to ask, and that has no place, the one whose 1
+      says so, as that there is a cost; empty unless so with all.
     - **partial**: entries of arrays, by array and entry, that are read of those alone who are
       asked what another outcome decides.
     - **itself**: sites whose law reads a number of their own outcome, where there are no places.
@@ -39,6 +42,7 @@ class Chosen(NamedTuple):
     asked: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     places: Mapping[str, Place] = {}
+    says: Mapping[str, str] = {}
     partial: frozenset[tuple[int, int]] = frozenset()
     itself: tuple[str, ...] = ()
 
@@ -111,13 +115,37 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
             found = {**found, k: found[k]._replace(turns=turns)} if turns else {}
         places = {names[k]: each._replace(gaps=bool(missing)) for k, each in found.items()}
     chosen = [k for k in range(count) if asked_of[k]]
+
+    def says(k: int, other: int) -> bool:
+        """Whether a site is asked if another of noughts and ones is 1."""
+
+        def agree(values: Any, record: list, _: list) -> jax.Array:
+            sites = observed(values, record)
+            shown, law = jnp.asarray(sites[other]["value"]), peeled(sites[k]["fn"])
+            if not (_binary(sites[other]) and shown.size == jnp.size(law.kept) == 1):
+                return jnp.zeros(())
+            asked = jnp.reshape(law.kept, shown.shape)
+            return jnp.all(((shown != 0) & (shown != 1)) | (asked == (shown == 1)))
+
+        return Read(prune(trace_program(agree, values, structs, others)), leaves, record).always()
+
+    told_by = {}
+    if chosen and not (places or missing or any(told_of) or any(itself)):
+        told_by = {
+            k: j for k in chosen for j in asked_of[k] if len(asked_of[k]) == 1 and says(k, j)
+        }
     return Chosen(
         tuple(names[k] for k in chosen),
         tuple(names[k] for k in range(count) if told_of[k] and not asked_of[k]),
         places,
+        {names[k]: names[j] for k, j in told_by.items()} if len(told_by) == len(chosen) else {},
         frozenset(_partial(told, seen, set(chosen)) if chosen else ()),
         () if places else tuple(names[k] for k in range(count) if itself[k]),
     )
+
+
+def _binary(site: Mapping[str, Any]) -> bool:
+    return peeled(site["fn"]).fn.support is constraints.boolean
 
 
 class _Hangs(NamedTuple):

@@ -15,7 +15,7 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.chosen_outcomes import chosen_outcomes
-from numpyro_dp.model.guided.own_samples import as_observed, require_own_samples
+from numpyro_dp.model.guided.own_samples import WithOutcomes, require_own_samples
 from numpyro_dp.model.guided.places import Place
 from numpyro_dp.model.guided.record_scale import record_scale
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
@@ -103,18 +103,6 @@ class Simulated(NamedTuple):
 Outcomes = Listed | Simulated
 
 
-class _Outcome(Messenger):
-    """Put other values in the place of observed ones."""
-
-    def __init__(self, fn: Callable[..., Any], values: Mapping[str, jax.Array]) -> None:
-        super().__init__(fn)
-        self.values = values
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["name"] in self.values:
-            msg["value"] = as_observed(self.values[msg["name"]], msg["value"])
-
-
 class _Unobserved(Messenger):
     """Forget what was observed at some sites, so that they are drawn."""
 
@@ -168,6 +156,8 @@ class _OneRecord(NamedTuple):
     # Arrays in which outcomes are put in turn, in the order of the model; none where each is put
     # at its site alone.
     places: Mapping[str, Place] = {}
+    # By site another whose value says whether it is asked.
+    says: Mapping[str, str] = {}
 
     def can_be_listed(self, values: Any, arrays: list[Any]) -> bool:
         """Whether there is one outcome, a single number of few possible values."""
@@ -208,7 +198,7 @@ class _OneRecord(NamedTuple):
         """This, where masks follow the outcomes that are drawn."""
         sites_of = partial(self._sites_of, key=random.key(0))
         chosen = chosen_outcomes(sites_of, values, structs)
-        if chosen.asked and not chosen.places:
+        if chosen.asked and not (chosen.places or chosen.says):
             raise UnsupportedModelError(
                 f"whether a record is asked {quoted(chosen.asked)} hangs on another of its "
                 f"outcomes (a mask reads it), and {self.asker.name} draws what might have been "
@@ -219,7 +209,7 @@ class _OneRecord(NamedTuple):
                 "argument; "
                 f"{self.asker.instead}"
             )
-        return self._replace(places=chosen.places)
+        return self._replace(places=chosen.places, says=chosen.says)
 
     def _in_turn(self, values: Any, arrays: list[Any], key: jax.Array) -> list[jax.Array]:
         # One key for the record's own latents, which all of its outcomes share.
@@ -271,10 +261,10 @@ class _OneRecord(NamedTuple):
             for place, outcome in zip(self.places.values(), outcomes, strict=True):
                 shown = place.put(outcome, shown)
             # A site itself sees the fraction of what was drawn.
-            model = _Outcome(self.model, dict(zip(self.places, outcomes, strict=True)))
+            model = WithOutcomes(self.model, dict(zip(self.places, outcomes, strict=True)))
             run = RowRun(model, self.plate, self.num_records, self.enum_dim)
             return run(values, self.layout.fill(shown), random.key(0), 1)
-        model = _Outcome(self.model, dict(zip(self.sites, outcomes, strict=True)))
+        model = WithOutcomes(self.model, dict(zip(self.sites, outcomes, strict=True)), self.says)
         run = RowRun(model, self.plate, self.num_records, self.enum_dim)
         return run(values, self.layout.fill(arrays), random.key(0), 1)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from numpyro import distributions as dist
+from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.plates import peeled
@@ -58,6 +60,30 @@ def in_its_type(outcome: Any, observed: Any) -> jax.Array:
     fraction = jnp.issubdtype(jnp.result_type(outcome), jnp.inexact)
     outcome = jnp.round(outcome) if whole and fraction else outcome
     return outcome.astype(jnp.result_type(observed))
+
+
+class WithOutcomes(Messenger):
+    """Put other values in the place of observed ones.
+
+    ``says`` has by site another whose value says whether it is asked, in place of its mask.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        values: Mapping[str, jax.Array],
+        says: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(fn)
+        self.values, self.says = values, says
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"] in self.values:
+            msg["value"] = as_observed(self.values[msg["name"]], msg["value"])
+            if other := self.says.get(msg["name"]):
+                law = peeled(msg["fn"])
+                asked = jnp.reshape(self.values[other] == 1, jnp.shape(law.kept))
+                msg["fn"] = law.fn.mask(asked)
 
 
 def require_own_samples(site: Mapping[str, Any], asker: str, instead: str) -> None:

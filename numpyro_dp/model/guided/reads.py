@@ -96,6 +96,11 @@ class Read:
         found = self._tried(self.first + array, _VALUES)
         return found.follows & found.copies
 
+    def always(self) -> bool:
+        """Whether what it tells is true whatever its arrays are seen to hold."""
+        held = (self._tried(self.first + i, _VALUES).true for i in self.arrays)
+        return bool(self.arrays) and all(map(np.all, held))
+
     def _following(self, i: int, values: Sequence[float]) -> np.ndarray:
         return self._tried(i, values).follows
 
@@ -118,7 +123,8 @@ class Read:
             lost = seen != seen
             same = ((seen == seen[:, :1]) | (lost & lost[:, :1])).all(1)
             copied = (seen == tried[:, None].astype(seen.dtype)).all(1)
-            return _Tried(~same.all(0), lost.all((0, 1)), (same | copied).all(0))
+            true = seen.astype(bool).all((0, 1))
+            return _Tried(~same.all(0), lost.all((0, 1)), (same | copied).all(0), true)
 
         # One entry after another: a table of many has many numbers that may follow.
         found = quickly_jitted(partial(jax.lax.map, looked_at))(jnp.arange(size))
@@ -130,11 +136,13 @@ class _Tried(NamedTuple):
 
     - **follows**: whether it was seen to change; **lost**: whether it never was a number.
     - **copies**: whether it is the entry wherever it changes with it.
+    - **true**: whether it never was 0.
     """
 
     follows: Any
     lost: Any
     copies: Any
+    true: Any
 
 
 def _made(rng: np.random.Generator, struct: Any, latent: bool) -> np.ndarray:
