@@ -377,6 +377,11 @@ def test_a_law_that_reads_its_own_outcome_is_drawn_in_turns_or_told(model, array
     assert ("reads a number of its own outcome" in found) == (turns is None)
 
 
+def test_as_many_records_as_numbers_of_one_are_taken():
+    """Where numbers are put is no array of records."""
+    way(steps, np.tile(np.arange(6, dtype=np.float32), (6, 1)))
+
+
 def test_a_mask_of_earlier_numbers_follows_and_one_of_the_own_stays():
     """Of who is at risk; and of a number that stands for none, which no draw would be."""
     follows = chosen_of(private_model(at_risk, (Y, EVENTS), {}))

@@ -206,7 +206,7 @@ def parts_of(program: Program) -> list[Pruned]:
 @lru_cache(maxsize=16)
 def chosen_of(model: PrivateModel) -> Chosen:
     """The same of a split model."""
-    if len(model.structure.inside(model.plate, "observed")) < 1:
+    if not model.structure.inside(model.plate, "observed"):
         return Chosen()
 
     def sites_of(values: Any, record: list) -> Trace:

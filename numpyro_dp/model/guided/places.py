@@ -36,10 +36,11 @@ class Place(NamedTuple):
         for i, numbers in self.arrays:
             leaf = jnp.ravel(found[i])
             other = jnp.ravel(in_its_type(jnp.asarray(outcome), leaf))
-            # A gather: XLA scatters one number after another on a CPU.
+            both = jnp.concatenate([other, leaf])
             at = np.where(np.asarray(numbers) < 0, other.size + np.arange(leaf.size), numbers)
-            whole = other.size == leaf.size and (at == np.arange(leaf.size)).all()
-            both = other if whole else jnp.concatenate([other, leaf])[at]
+            # In pieces: an array of indices might be one of records, by its shape.
+            runs = np.split(at, np.flatnonzero(np.diff(at) != 1) + 1)
+            both = jnp.concatenate([both[run[0] : run[-1] + 1] for run in runs])
             if self.gaps and jnp.issubdtype(leaf.dtype, jnp.inexact):
                 both = jnp.where(jnp.isnan(leaf), leaf, both)
             found[i] = jnp.reshape(both, jnp.shape(found[i]))
@@ -96,6 +97,8 @@ def turns_of(place: Place, asked: Read, drawn: Read, law: Any) -> int | None:
     (size,) = drawn.part.out_shapes[0]
     if law.event_shape and (asked.arrays or not isinstance(law, _MOVED)):
         return None
+    if any(drawn.array(i).size > MOST_ENTRIES for i, _ in place.arrays):
+        return None
     if asked.arrays and math.prod(asked.part.out_shapes[0]) != size:
         return None
     each = [_follows(place, read, size) for read in (drawn, asked)]
@@ -105,7 +108,7 @@ def turns_of(place: Place, asked: Read, drawn: Read, law: Any) -> int | None:
 
 
 def _follows(place: Place, read: Read, size: int) -> np.ndarray:
-    """Which numbers of an outcome, by column, follow which others of it."""
+    """Which numbers of an outcome follow which of it, the latter by row."""
     follows = np.zeros((size, size), int)
     for i, numbers in place.arrays:
         if i in read.arrays:
