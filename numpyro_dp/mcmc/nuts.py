@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
 import jax
+import numpy as np
 import numpyro.infer
+from jax.core import Tracer
 from numpyro import handlers
 from numpyro.infer.mcmc import MCMCKernel
 
@@ -29,6 +31,8 @@ _RELEASE = 0x4E555453
 _DEEPEST = 30
 # Fewer do not tell a matrix of covariances; measured with 7 to 100 coordinates.
 _DRAWS_A_COORDINATE = 10
+# NumPyro adds a thousandth, less the more draws there are: 2e-5 of two hundred.
+_ADDED = 1e-5
 _OWN = ("self", "model", "potential_fn", "kinetic_fn")
 
 
@@ -54,7 +58,8 @@ class DPNUTS(MCMCKernel):
     :param nuts: options of ``numpyro.infer.NUTS``, such as ``target_accept_prob``. Unlike there,
         ``dense_mass`` is true by default where there are at least ten draws of warmup for each
         coordinate: noise correlates what the model does not, and a step costs as much either way.
-        Without an ``inverse_mass_matrix`` warm-up begins in the covariance that was released, and
+        Without an ``inverse_mass_matrix`` warm-up begins in the covariance that was released, which
+        stays where a coordinate's is too small to be estimated of draws (a slope on dollars), and
         without an ``init_strategy`` at draws of the released normal approximation; with a
         reparametrised model, where NumPyro begins.
     :raises ValueError: for arguments out of range, and options that NUTS does not have.
@@ -199,13 +204,23 @@ class DPNUTS(MCMCKernel):
         enough = num_warmup >= _DRAWS_A_COORDINATE * len(released.located.mean)
         # A matrix of the user's own says by its shape what it is.
         dense = enough and self.options.get("inverse_mass_matrix") is None
-        return {"dense_mass": dense} | dict(self.options)
+        kept = dense and self.reparam is None and _drowned(released.located.covariance)
+        adapted = {"adapt_mass_matrix": False} if kept else {}
+        return {"dense_mass": dense} | adapted | dict(self.options)
 
     @property
     def reparam(self) -> Any:
         """How the user's model is reparametrised; ``None`` where it is not."""
         model: Any = self.user_model
         return model.config if isinstance(model, handlers.reparam) else None
+
+
+def _drowned(covariance: Any) -> bool:
+    """Whether what NumPyro adds to a covariance that it estimates is larger than a variance.
+
+    As of a slope on an income in dollars. `coverage` has one program for all its data sets.
+    """
+    return not isinstance(covariance, Tracer) and float(np.diag(covariance).min()) < _ADDED
 
 
 class Release:

@@ -38,11 +38,10 @@ _UNMIXED, _DRAWS, _ALL_DRAWS = 1.2, 50, 100
 # enters as well (of 27 releases of nine hierarchies three, tau 1.2 to 1.5 times as wide).
 _DIVERGENT = 0.01
 _AGAIN = (
-    "Sample the release again, which is free, unless a note speaks against it: "
-    "numpyro.infer.NUTS on "
-    "mcmc.released.model, with a longer num_warmup, target_accept_prob=0.95, init_to_median or, of "
-    "a hierarchy, the model wrapped in numpyro.handlers.reparam (LocScaleReparam(0) of effects "
-    "under a Normal or StudentT)"
+    "Sample the release again, which is free, unless a note speaks against it: numpyro.infer.NUTS "
+    "on mcmc.released.model, with dense_mass=True, a longer num_warmup, target_accept_prob=0.95, "
+    "init_to_median or, of a hierarchy, the model wrapped in numpyro.handlers.reparam "
+    "(LocScaleReparam(0) of effects under a Normal or StudentT)"
 )
 _DIVERGED, _COUNTED = "NUTS diverged", "Number of divergences"
 # What notes take of a screen that is to show draws too; and each of them where all were shown: what

@@ -194,6 +194,7 @@ def kind_of(model: PrivateModel) -> Kind:
         quantile=asymmetric(model),
         walks=walks(model),
         classes=of_classes(model),
+        scatters=may_scatter(model),
         scales=bounded(model) if may_scatter(model) else (),
         learned=sorted(pooled_latents(model)),
         ordered=ordered(model),

@@ -773,6 +773,13 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     (pooled,) = lost.verdicts("abcd", kind=Kind(several=("y",)))
     assert ". Let numbers of one record hang together, as rows of a person do" in pooled
     assert "is integrated out (docs/howto/choose-the-unit.md), or take the logarithm" in pooled
+    # Of a law that scatters as it likes, less than it expects is a scale that was overshot.
+    loose = at._replace(misfit=0.45, misfit_sd=0.2, tail=-0.03, tail_sd=0.005, unresolved=False)
+    (slack,) = loose.verdicts("abcd", kind=Kind(scatters=True))
+    assert slack.startswith("do not use: the records vary less than the model expects (their")
+    assert loose.verdicts("abcd") == ()
+    for other in (loose._replace(misfit=0.86), loose._replace(tail=-0.009)):
+        assert other.verdicts("abcd", kind=Kind(scatters=True)) == ()
     # What tears rounds apart in most regressions; another sampler would only not say so.
     assert "StudentT(4, …) for Normal" in torn[0]
     assert "DPSGLD" not in torn[0]

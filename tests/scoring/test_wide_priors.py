@@ -322,3 +322,29 @@ def test_where_outcomes_scatter_more_widely_is_a_step_of_one_and_a_half_sds():
     model = private_model(rents, (np.zeros((50, 2), np.float32), np.zeros(50, np.float32)), {})
     prior = prior_moments(model)
     np.testing.assert_allclose(wider(model, prior), [0, 0, 0, 1.5 * prior.sd[3]])
+
+
+@pytest.mark.slow
+def test_counts_with_an_effect_under_wide_priors_are_found_or_named():
+    """Nine of nine lay 10 to 60 of their own sds off, three under no note but of width."""
+    rng = np.random.default_rng(9)
+    x = rng.normal(size=4_000).astype(np.float32)
+    y = rng.poisson(np.exp(0.8 + 0.4 * x + 0.7 * rng.normal(size=4_000)))
+    points, weights = np.polynomial.hermite_e.hermegauss(9)
+    points, weights = tuple(points.tolist()), tuple((weights / weights.sum()).tolist())
+
+    def model(x, y):
+        a = numpyro.sample("a", dist.Normal(0, 2))
+        b = numpyro.sample("b", dist.Normal(0, 1))
+        s = numpyro.sample("s", dist.HalfNormal(1))
+        with numpyro.plate("people", len(x)):
+            parts = dist.Poisson(jnp.exp((a + b * x)[:, None] + s * jnp.array(points)))
+            shares = dist.Categorical(probs=jnp.array(weights))
+            numpyro.sample("y", dist.MixtureSameFamily(shares, parts), obs=y)
+
+    release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(1.0, 1e-5), secure=False)
+    for seed in range(2):
+        at = release.run(jax.random.key(seed), x, y, progress_bar=False)
+        off = (at.located.mean - [0.8, 0.4, np.log(0.7)]) / np.sqrt(np.diag(at.located.covariance))
+        named = any(each.startswith("do not use") for each in at.diagnostics.verdicts)
+        assert named or np.abs(off).max() < 4

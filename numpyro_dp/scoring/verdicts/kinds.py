@@ -34,6 +34,7 @@ class Kind(NamedTuple):
     - **itself**: sites whose law reads a number of their own outcome.
     - **partial**: arrays that are read of those records alone who are asked **asked**.
     - **several**: sites of several numbers of a record that the model has as independent.
+    - **scatters**: whether a law may have a dispersion beside its mean.
     - **quantile**: sites of an asymmetric Laplace law.
     - **walks**: latents whose entries tell of their neighbours.
     - **classes**: whether every outcome is of few values, such as a class or a number of trials.
@@ -54,6 +55,7 @@ class Kind(NamedTuple):
     asked: Sequence[str] = ()
     scattered: Sequence[str] = ()
     several: Sequence[str] = ()
+    scatters: bool = False
     quantile: Sequence[str] = ()
     walks: Sequence[str] = ()
     classes: bool = False
