@@ -107,7 +107,8 @@ def _why(
     room = _room(spent, budget)
     return (
         f"Chosen after other charges, it counts as a Gaussian of shift {rounded_up(found.shift)} "
-        f"(up to δ = {found.slack:.2g}), and {rounded_down(room)} is left. {planned}"
+        f"(up to δ = {found.slack:.2g}), and {rounded_down(room)} is left: "
+        f"Accountant.remaining() says what may be asked for. {planned}"
     )
 
 

@@ -351,8 +351,8 @@ def require_supported_sites(structure: Structure, plate: str, *, variational: bo
     if local and not variational:
         raise UnsupportedModelError(
             f"continuous latent site(s) {quoted(local)} inside plate `{plate}`: each record has "
-            "its own; integrate it out (`dist.MixtureSameFamily` over public nodes), or use "
-            "`DPSVI` with a local guide. If a slice is a group of people, give each of them one"
+            "its own; integrate it out (docs/howto/choose-the-unit.md), or use `DPSVI` with a "
+            "local guide. If a slice is a group of people, give each of them one"
         )
     for site in structure.of_kind("discrete"):
         if not site.inside(plate):

@@ -122,7 +122,7 @@ def test_which_laws_are_learned_and_which_numbers_are_scales(law, learned, scale
 
 def test_a_dispersion_is_spoken_of_where_one_is_named():
     at = released(widened=np.where(np.isin(np.arange(DIM), [0, *W[:20]]), 3.0, 1.0))
-    assert one(at, Kind(scales=["b"])).count("; that of b may be off instead") == 1
+    assert one(at, Kind(scales=["b"])).count("; b may lie off instead") == 1
     for other in (Kind(), Kind(scales=["z"])):
         assert "may be off" not in one(at, other)
         assert "dispersion" not in one(at, other)

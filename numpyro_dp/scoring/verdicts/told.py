@@ -276,10 +276,10 @@ class Told(NamedTuple):
         # What no term reads is learned of the others: there is one law already.
         law = _LAW if self.heard.all() else ""
         scales = self._named(drowned & np.isin(self._sites, self.kind.scales))
-        skewed = f"; that of {listed(scales)} may be off instead" if scales else ""
+        skewed = f"; {listed(scales)} may lie off instead" if scales else ""
         return (
             f"{WIDE}: privacy noise doubles intervals: those of {counted(self.names, drowned)} are "
-            f"up to {self.widened[drowned].max():.2g} times as wide as the records', before "
+            f"up to about {self.widened[drowned].max():.2g} times as wide as the records', before "
             f"a prior or groups' law narrows them{skewed}. Centre columns by public constants, "
             f"give more privacy budget or records{law}, take priors on the scale of the "
             "answer, or fewer coordinates: merge what can be merged"

@@ -63,6 +63,18 @@ _TOGETHER = (
     "Let numbers of one record hang together, as rows of a person do, by a MultivariateNormal or "
     "an effect that is integrated out (docs/howto/choose-the-unit.md), or "
 )
+_FAMILY = (
+    " a family with heavier tails (StudentT(4, …) for Normal, of a logarithm too, its degrees of "
+    "freedom fixed; LogNormal for Gamma; NegativeBinomial2 for Poisson), or the input that is "
+    "missing; where priors are many times wider than the answer, narrow those first: groups that "
+    "no round has found look like outliers"
+)
+# Classes have no tails.
+_OF_CLASSES = (
+    " in the input that is missing, make a mask that ends where an event came of the events "
+    "themselves (docs/howto/models-by-name.md, survival), or narrow priors many times wider than "
+    "the answer"
+)
 _TAILS = (
     "Take the logarithm of what is never negative (LogNormal for Gamma), StudentT(4, …) for "
     "Normal, NegativeBinomial2 for Poisson: heavier tails than the family's are cut elsewhere in "
@@ -168,10 +180,7 @@ class Located(NamedTuple):
             "wrong family or a few far outcomes. Scales, rates and slopes may be off by more than "
             "the intervals say. "
             + (f"{_TOGETHER}take" if kind.several else "Take")
-            + " a family with heavier tails (StudentT(4, …) for Normal, of a "
-            "logarithm too, its degrees of freedom fixed; LogNormal for Gamma; NegativeBinomial2 "
-            "for Poisson), or the input that is missing; where priors are many times wider than "
-            "the answer, narrow those first: groups that no round has found look like outliers"
+            + (_OF_CLASSES if kind.classes else _FAMILY)
         )
 
     def _disagree(self, kind: Kind) -> str:
