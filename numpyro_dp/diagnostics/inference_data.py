@@ -218,7 +218,9 @@ def _of_draws(
         "prior_predictive": observable,
         "predictions": given.predictions(predictions),
     }
-    settings = {"kernel": type(mcmc.sampler).__name__, "thinning": mcmc.thinning}
+    # Chains of draws, also where one release serves all.
+    settings = {"kernel": type(mcmc.sampler).__name__, "num_chains": mcmc.num_chains}
+    settings |= {"thinning": mcmc.thinning}
     attributes = _attributes(mcmc.privacy, settings, mcmc.num_warmup)
     return groups, {**attributes, "dp_notes": described.in_short}
 
@@ -258,7 +260,7 @@ def _attributes(
 ) -> dict[str, Any]:
     # Read back from the statement, where numbers that JSON cannot write are already words.
     readable = json.loads(report.to_json())
-    settings = {**settings, **{name: readable[name] for name in _SETTINGS}}
+    settings = {name: readable[name] for name in _SETTINGS} | dict(settings)
     return {
         "created_at": datetime.now(UTC).isoformat(),
         "inference_library": "numpyro_dp",

@@ -137,6 +137,7 @@ def test_the_statement_travels_with_the_draws(mcmc):
     assert statement.epsilon == mcmc.privacy.epsilon
     settings = json.loads(attributes["inference_library_settings"])
     assert (settings["kernel"], settings["clip_norm"], settings["steps"]) == ("DPSGLD", 1.0, 56)
+    assert settings["num_chains"] == mcmc.num_chains
 
 
 def test_everything_survives_netcdf(pair, tmp_path):
