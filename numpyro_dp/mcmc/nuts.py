@@ -203,10 +203,10 @@ class DPNUTS(MCMCKernel):
     def _options(self, released: ReleasedLikelihood, num_warmup: int) -> dict[str, Any]:
         enough = num_warmup >= _DRAWS_A_COORDINATE * len(released.located.mean)
         # A matrix of the user's own says by its shape what it is.
-        dense = enough and self.options.get("inverse_mass_matrix") is None
-        kept = dense and self.reparam is None and _drowned(released.located.covariance)
+        free = self.options.get("inverse_mass_matrix") is None
+        kept = free and self.reparam is None and _drowned(released.located.covariance)
         adapted = {"adapt_mass_matrix": False} if kept else {}
-        return {"dense_mass": dense} | adapted | dict(self.options)
+        return {"dense_mass": enough and free} | adapted | dict(self.options)
 
     @property
     def reparam(self) -> Any:
