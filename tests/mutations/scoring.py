@@ -112,9 +112,9 @@ def masks_stay(patch):
 
 @mutation(
     "Which entries of a table a mask reads is not looked at.",
-    "model/test_chosen_outcomes.py::test_a_mask_that_cannot_follow_is_refused_before_the_charge",
-    "DID NOT RAISE",
-    case=1,
+    "model/test_chosen_outcomes.py::test_outcomes_are_drawn_each_after_those_it_reads",
+    "assert",
+    case=3,
 )
 def tables_not_looked_into(patch):
     patch.setattr(chosen_outcomes.Read, "_followed", lambda self, i, values: [])
@@ -129,8 +129,30 @@ def tables_not_looked_into(patch):
 )
 def fractions_cut(patch):
     patch.setattr(
-        outcomes, "as_observed", lambda outcome, seen: outcome.astype(jnp.result_type(seen))
+        own_samples, "as_observed", lambda outcome, seen: outcome.astype(jnp.result_type(seen))
     )
+
+
+@mutation(
+    "An outcome whose law reads numbers of itself is drawn at once.",
+    "model/test_chosen_outcomes.py::test_draws_number_after_number_are_of_the_joint_law",
+    "Not equal to tolerance",
+    case=0,
+    fresh=True,
+)
+def own_numbers_stay(patch):
+    patch.setattr(chosen_outcomes, "turns_of", lambda *_: 1)
+
+
+@mutation(
+    "What is missing is drawn too.",
+    "model/test_chosen_outcomes.py::test_what_is_missing_is_not_drawn",
+    "Not equal to tolerance",
+    case=0,
+    fresh=True,
+)
+def gaps_filled(patch):
+    patch.setattr(chosen_outcomes.Read, "missing", lambda self, of: set())
 
 
 @mutation(
