@@ -326,7 +326,7 @@ def test_where_outcomes_scatter_more_widely_is_a_step_of_one_and_a_half_sds():
 
 @pytest.mark.slow
 def test_counts_with_an_effect_under_wide_priors_are_found_or_named():
-    """Nine of nine lay 10 to 60 of their own sds off, three under no note but of width."""
+    """Scales of seven of seven lay 36 to 168 own sds off, four under no note but of width."""
     rng = np.random.default_rng(9)
     x = rng.normal(size=4_000).astype(np.float32)
     y = rng.poisson(np.exp(0.8 + 0.4 * x + 0.7 * rng.normal(size=4_000)))
