@@ -36,8 +36,8 @@ _SURE, _STRAYS = 2.5, 0.006
 # a scale was overshot: of counts with an effect of each record integrated out, under wide priors,
 # scales of seven of seven releases lay 36 to 168 own sds off, six of which were looked at (.37 to
 # .53), four under no note but of width. Of twelve models whose laws may scatter, uniform errors
-# under a normal among them, two releases each had .87 and more.
-_SLACK = 0.8
+# under a normal among them, two releases each had .87 and more; noughts and ones under a normal .8.
+_SLACK, _SLACK_AT_MOST = 0.6, 0.8
 # No widening mends rounds that disagree by more than this, as those between several modes do: of
 # amounts under a normal they disagreed by 3.3 to 5.7 and put its scale some twenty of its own sds
 # off, and by 2.3 another's amounts, of models that fit by 1.6 at most and once by 2.0 (two hundred
@@ -157,7 +157,8 @@ class Located(NamedTuple):
     @property
     def slack(self) -> bool:
         """Whether records vary less than the model expects, by more than noise explains."""
-        return self.misfit + self.misfit_sd < _SLACK and self.tail < -_SURE * self.tail_sd
+        little = self.misfit < _SLACK and self.misfit + self.misfit_sd < _SLACK_AT_MOST
+        return little and self.tail < -_SURE * self.tail_sd
 
     @property
     def strays(self) -> bool:
