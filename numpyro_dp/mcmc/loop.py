@@ -7,6 +7,7 @@ and the bar is updated between chunks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -85,10 +86,12 @@ def collect(
     """
     gather = _Gather(kernel, postprocess, fields, removed, is_batched(state))
     shapes = jax.eval_shape(gather, state)
-    # One row more than asked for takes the draws that are not kept, so that the body needs no
+    # Rows beyond those asked for take the draws that are not kept, so that the body needs no
     # branch and XLA updates in place.
     each, tree = jax.tree.flatten(shapes)
-    rows = tuple(_with_rows(size + 1, x.shape, apart) for x in each)
+    light = not kernel.asks_records and (apart or not gather.batched)
+    spare = _block(each, apart) if light else 1
+    rows = tuple(_with_rows(size + spare, x.shape, apart) for x in each)
     collection = _empty(tree, rows, tuple(x.dtype for x in each))
     start = lower + (upper - lower) % thinning
     bounds = [upper * k // chunks for k in range(chunks + 1)]
@@ -127,19 +130,50 @@ def _steps(kernel, gather, size, thinning, low, high, start, state, collection, 
 
 def _chains(kernel, gather, size, thinning, low, high, start, state, collection, records):
     def run(chain):
-        return _steps(kernel, gather, size, thinning, low, high, start, *chain, records)
+        given = low, high, start, *chain, records
+        return _blocks(kernel, gather, size, thinning, *given)
 
     return lax.map(run, (state, collection))
+
+
+def _blocks(kernel, gather, size, thinning, low, high, start, state, collection, records):
+    """Steps as of :func:`_steps`, whose rows are written in blocks of as many as are to spare."""
+    block = len(jax.tree.leaves(collection)[0]) - size
+    if block == 1:
+        return _steps(kernel, gather, size, thinning, low, high, start, state, collection, records)
+    steps = block * thinning
+
+    def some(carry):
+        index, state, collection = carry
+        number = (index - start) // steps
+        begin, row = start + number * steps, jnp.where(number < 0, size, number * block)
+        # A piece may end within a block, of which the next one keeps what is there.
+        rows = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, row, block), collection)
+        end = jnp.minimum(begin + steps, high)
+        state, rows = _steps(
+            kernel, gather, block, thinning, index, end, begin, state, rows, records
+        )
+        collection = jax.tree.map(
+            lambda x, part: lax.dynamic_update_slice_in_dim(x, part, row, 0), collection, rows
+        )
+        return end, state, collection
+
+    return lax.while_loop(lambda carry: carry[0] < high, some, (low, state, collection))[1:]
 
 
 _JIT: dict[str, Any] = {
     "static_argnames": ("kernel", "gather", "size", "thinning"),
     "donate_argnames": "collection",
 }
-_chunk, _light_chunk = jax.jit(_steps, **_JIT), lightly_jitted(_steps, **_JIT)
+_chunk, _light_chunk = jax.jit(_steps, **_JIT), lightly_jitted(_blocks, **_JIT)
 _light_chains = lightly_jitted(_chains, **_JIT)
 # More chains than these are quicker in step.
 _FEW = 8
+# XLA runs a loop's body on one thread of a CPU where no array in it takes more bytes than these.
+# Else threads hand each step on to each other, which takes longer than a step of a small model.
+_SMALL = 512
+# In smaller blocks the loop over them costs what is saved.
+_LEAST = 4
 
 
 def runs_apart(kernel: Steps, num_chains: int) -> bool:
@@ -150,6 +184,15 @@ def runs_apart(kernel: Steps, num_chains: int) -> bool:
     twice as long to compile. On a CPU it saves no time either, of up to some eight chains.
     """
     return not kernel.asks_records and num_chains <= _FEW and jax.default_backend() == "cpu"
+
+
+def _block(rows: list[Any], apart: bool) -> int:
+    """How many rows are written at once, where one row of each array is like these."""
+    shapes = [x.shape[1:] if apart else x.shape for x in rows]
+    sizes = [math.prod(shape) * x.dtype.itemsize for shape, x in zip(shapes, rows, strict=True)]
+    most = max([1, *sizes])
+    block = _SMALL // most
+    return block if block >= _LEAST else 1
 
 
 def _with_rows(number: int, shape: tuple[int, ...], apart: bool) -> tuple[int, ...]:
