@@ -31,6 +31,9 @@ _MISFIT = (1.0, 25.0)
 _AGAINST = 2.0
 # After a round in a blind alley, how much of the way to it is gone, at least and at most.
 _SHORTENED = (0.1, 0.5)
+# A step leapt where so many times as much is told along it as before, and records show at most this
+# part of it.
+_GROWN, _QUIET = 3.0, 0.5
 _TINY = 1e-12
 
 
@@ -163,6 +166,10 @@ def trusted(rounds: Sequence[Round]) -> tuple[list[Round], float]:
     as where columns that are not centred made every outcome all but certain. Nothing is told there
     but the way back, and not how far. From there the next went to the other end, and so on: of two
     columns in natural units (logistic) intervals were 300 times as wide as the records' own.
+
+    So is a leap to where the law scatters widely, and records do not. Much is told of scales there,
+    by outcomes that nobody has: steps back are as short as that makes them, and each looser clip
+    finds more of it. The scale of a count's own effect came to rest at three times what it was.
     """
     kept, nearest = [rounds[0]], math.inf
     root = cholesky(rounds[0].at.precision).T
@@ -174,7 +181,9 @@ def trusted(rounds: Sequence[Round]) -> tuple[list[Round], float]:
         beyond = -other.score @ back - max(back @ other.information @ back, 0.0)
         doubt = math.hypot(other.score_sd * norm(back), other.information_sd * (back @ back))
         ahead = one.score @ on / (one.at.clip_norm * max(norm(on), _TINY))
-        if ahead > 0 and beyond > _AGAINST * doubt:
+        if _leapt(one, other, on, back):
+            nearest = min(nearest, float(norm(root @ way)) * _SHORTENED[1])
+        elif ahead > 0 and beyond > _AGAINST * doubt:
             # Scores as shares of the largest that clipped ones may be: where a line between them is
             # nought.
             behind = -other.score @ back / (other.at.clip_norm * norm(back))
@@ -184,3 +193,17 @@ def trusted(rounds: Sequence[Round]) -> tuple[list[Round], float]:
             kept.append(other)
             nearest *= 2
     return kept, nearest
+
+
+def _leapt(one: Round, other: Round, on: Vector, back: Vector) -> bool:
+    """Whether a step led to where far more is told than before, and records do not show it.
+
+    :param on: the step in the coordinates of the round that it came from; **back**: of the other.
+    """
+    before, there = (
+        (max(at @ r.information @ at, 0.0), r.information_sd * (at @ at))
+        for r, at in ((one, on), (other, back))
+    )
+    shown = other.square + _AGAINST * other.square_sd
+    grown = there[0] - _AGAINST * there[1] > _GROWN * sum(before)
+    return grown and shown < _QUIET * float(np.trace(other.information))
