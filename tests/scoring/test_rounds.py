@@ -267,6 +267,37 @@ def test_steps_go_on_from_before_a_blind_alley(scores, informations, kept, neare
     assert farthest == pytest.approx(nearest)
 
 
+@pytest.mark.parametrize(
+    ("told", "square", "noise", "kept"),
+    [
+        # Eight times as much is told there, and records show a twentieth of it.
+        (800.0, 80.0, 1.0, False),
+        # As much as half, but for what noise may take from it.
+        (800.0, 799.0, 1.0, True),
+        (800.0, 700.0, 51.0, True),
+        (800.0, 700.0, 40.0, False),
+        # Thrice as much, but for the noise of both.
+        (304.0, 40.0, 1.0, True),
+        (308.0, 40.0, 1.0, False),
+        # Little at both: records that vary less than the law wherever it is asked.
+        (100.0, 5.0, 1.0, True),
+    ],
+)
+def test_a_leap_to_where_records_show_nothing_of_what_is_told_is_shortened(
+    told, square, noise, kept
+):
+    one = asked_at([0.0, 0.0], [40.0, 0.0], 100.0)._replace(square=200.0)
+    # It points on: no blind alley.
+    other = asked_at([2.0, 0.0], [10.0, 0.0], told)._replace(square=square, square_sd=noise)
+    found, nearest = trusted([one, other])
+    assert len(found) == 1 + kept
+    assert nearest == (math.inf if kept else 0.5)
+    # Half as far, which nothing says is a leap: twice that.
+    third = asked_at([1.0, 0.0], [10.0, 0.0], 200.0)._replace(square=300.0)
+    if not kept:
+        assert trusted([one, other, third])[1] == 1.0
+
+
 def test_a_step_of_no_length_is_no_blind_alley():
     rounds = [asked_at([0.0, 0.0], [40.0, 0.0]), asked_at([0.0, 0.0], [-40.0, 0.0])]
     found, nearest = trusted(rounds)

@@ -325,7 +325,8 @@ def test_where_outcomes_scatter_more_widely_is_a_step_of_one_and_a_half_sds():
 
 
 @pytest.mark.slow
-def test_counts_with_an_effect_under_wide_priors_are_found_or_named():
+@pytest.mark.parametrize("scale", [dist.HalfNormal(1), dist.HalfCauchy(1)])
+def test_counts_with_an_effect_are_found_under_wide_priors(scale):
     """Scales of seven of seven lay 36 to 168 own sds off, four under no note but of width."""
     rng = np.random.default_rng(9)
     x = rng.normal(size=4_000).astype(np.float32)
@@ -336,7 +337,7 @@ def test_counts_with_an_effect_under_wide_priors_are_found_or_named():
     def model(x, y):
         a = numpyro.sample("a", dist.Normal(0, 2))
         b = numpyro.sample("b", dist.Normal(0, 1))
-        s = numpyro.sample("s", dist.HalfNormal(1))
+        s = numpyro.sample("s", scale)
         with numpyro.plate("people", len(x)):
             parts = dist.Poisson(jnp.exp((a + b * x)[:, None] + s * jnp.array(points)))
             shares = dist.Categorical(probs=jnp.array(weights))
@@ -346,5 +347,6 @@ def test_counts_with_an_effect_under_wide_priors_are_found_or_named():
     for seed in range(2):
         at = release.run(jax.random.key(seed), x, y, progress_bar=False)
         off = (at.located.mean - [0.8, 0.4, np.log(0.7)]) / np.sqrt(np.diag(at.located.covariance))
-        named = any(each.startswith("do not use") for each in at.diagnostics.verdicts)
-        assert named or np.abs(off).max() < 4
+        # One in four hundred lies farther by chance, of three numbers of four releases.
+        assert at.located.arrived
+        assert np.abs(off).max() < 4
