@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NoReturn
 import jax
 import numpy as np
 import numpyro.infer
-from jax.core import Tracer
 from numpyro import handlers
 from numpyro.infer.mcmc import MCMCKernel
 
@@ -218,9 +217,9 @@ class DPNUTS(MCMCKernel):
 def _drowned(covariance: Any) -> bool:
     """Whether what NumPyro adds to a covariance that it estimates is larger than a variance.
 
-    As of a slope on an income in dollars. `coverage` has one program for all its data sets.
+    As of a slope on an income in dollars.
     """
-    return not isinstance(covariance, Tracer) and float(np.diag(covariance).min()) < _ADDED
+    return float(np.diag(covariance).min()) < _ADDED
 
 
 class Release:

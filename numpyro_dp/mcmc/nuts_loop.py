@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.infer
 from jax import dtypes, random
-from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 from numpyro.infer.reparam import (
@@ -217,13 +216,9 @@ def numbers_of(released: ReleasedLikelihood) -> Numbers:
         # A place to begin only: what was paid for does not fail by it.
         covariance, root = variance, np.sqrt(variance)
     dtype = jnp.result_type(float)
-
-    def converted(x: Any) -> Any:
-        # On the host no program is compiled for it; `coverage` traces one for all of its data.
-        return x.astype(dtype) if isinstance(x, Tracer) else np.asarray(x, dtype)
-
+    # On the host no program is compiled for it.
     numbers = at.design, at.response, at.mean, covariance, root
-    return Numbers(*jax.device_put([converted(x) for x in numbers]))
+    return Numbers(*jax.device_put([np.asarray(x, dtype) for x in numbers]))
 
 
 def begun(

@@ -129,6 +129,24 @@ def test_directions_that_no_record_tells(model, expected):
         np.testing.assert_allclose(silent.T @ (silent @ inside), inside, atol=1e-4)
 
 
+@pytest.mark.parametrize("places", [8, 12, 30])
+@pytest.mark.parametrize("sd", [0.5, 1.0, 2.0])
+def test_a_rate_of_one_group_far_out_hides_no_direction_of_the_others(sd, places):
+    """Intervals of one level of twelve a third of NUTS's; under a GP all 4 to 12 own sds off."""
+
+    def counts(x, g, y):
+        mean = normal("a", sd=2.0) + normal("b") * x + normal("k", places, sd)[g]
+        with numpyro.plate("people", N):
+            numpyro.sample("y", dist.Poisson(jnp.exp(mean)), obs=y)
+
+    model = PrivateModel(counts, (jax.ShapeDtypeStruct((N,), jnp.float32), *SHAPES[1:3]))
+    spread = np.r_[2.0, 1.0, np.full(places, sd)]
+    silent = silent_directions(model, chosen_scores(model, np.zeros(places + 2), spread))
+    wanted = np.r_[1, 0, -np.ones(places)] / spread
+    assert len(silent) == 1
+    assert abs(silent[0] @ wanted) / np.linalg.norm(wanted) == pytest.approx(1, abs=1e-6)
+
+
 def neighbours(x, g, h, y):
     """A record touches an entry and the one before it."""
     a = normal("a", G)

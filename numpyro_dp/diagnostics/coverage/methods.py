@@ -11,6 +11,7 @@ import io
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -74,11 +75,12 @@ def fit_of(made: Any, settings: Settings) -> Fit:
     :raises ValueError: for anything that has no posterior draws.
     """
     if isinstance(made, DPNUTS):
-        return _Released(_unledgered(made.release(secure=False)), made.sampler, settings)
+        relation = made.release(secure=False)._account.relation
+        return partial(_fitted_of_release, _with_own_ledger(made, relation), settings)
     if isinstance(made, LikelihoodRelease):
-        return _Released(_unledgered(made), _sampler, settings)
+        return _Released(_unledgered(made), settings)
     if isinstance(made, PrivateKernel):
-        return _Private(_with_own_ledger(made), settings)
+        return partial(_fitted_privately, _with_own_ledger(made, made.relation), settings)
     if isinstance(made, DPSVI | VIPS):
         if settings.num_steps is None and isinstance(made, DPSVI):
             raise ValueError("a DPSVI runs for a number of steps: give num_steps=")
@@ -96,13 +98,8 @@ def fit_of(made: Any, settings: Settings) -> Fit:
 class _Released:
     """A release, and NumPyro's NUTS on it: one program, whatever was released."""
 
-    def __init__(
-        self,
-        release: LikelihoodRelease,
-        sampler: Callable[[ReleasedLikelihood, int], MCMCKernel],
-        settings: Settings,
-    ) -> None:
-        self._release, self._sampler, self._settings = release, sampler, settings
+    def __init__(self, release: LikelihoodRelease, settings: Settings) -> None:
+        self._release, self._settings = release, settings
         self._sample: Callable[..., Any] | None = None
 
     def __call__(self, rng_key: Any, args: tuple, kwargs: dict) -> Fitted:
@@ -119,31 +116,47 @@ class _Released:
         def sample(key: Any, design: Any, response: Any) -> tuple[dict, Any]:
             located = first.located._replace(design=design, response=response)
             released = replace(first, located=located)
-            kernel = self._sampler(released, self._settings.num_warmup)
+            kernel = numpyro.infer.NUTS(released.model)
             return _chain(kernel, key, self._settings, (), {})
 
         return lightly_jitted(sample)
 
 
-class _Private:
+def _fitted_of_release(kernel: DPNUTS, settings: Settings, key: Any, args: Any, kw: Any) -> Fitted:
+    """What a user of ``DPNUTS`` has: the same start and metric of what was released."""
+    mcmc = _ran(kernel, settings.num_warmup, settings, key, args, kw)
+    draws, diverging = mcmc.get_samples(), mcmc.get_extra_fields()["diverging"]
+    return Fitted(draws, (*mcmc.released.diagnostics.verdicts, *_of_chain(draws, diverging)))
+
+
+def _fitted_privately(
+    kernel: PrivateKernel, settings: Settings, key: Any, args: Any, kw: Any
+) -> Fitted:
     """A private kernel in this package's driver."""
+    mcmc = _ran(kernel, settings.num_warmup if kernel.takes_warmup else 0, settings, key, args, kw)
+    described = mcmc._described
+    return Fitted(mcmc.get_samples(), described.signs if described else ())
 
-    def __init__(self, kernel: PrivateKernel, settings: Settings) -> None:
-        self._kernel, self._settings = kernel, settings
 
-    def __call__(self, rng_key: Any, args: tuple, kwargs: dict) -> Fitted:
-        mcmc = MCMC(
-            self._kernel,
-            num_warmup=self._settings.num_warmup if self._kernel.takes_warmup else 0,
-            num_samples=self._settings.num_samples,
-            progress_bar=False,
-            secure=False,
-        )
-        # Its line on the notes would be one for each data set.
-        with contextlib.redirect_stderr(io.StringIO()):
-            mcmc.run(rng_key, *args, **kwargs)
-        described = mcmc._described
-        return Fitted(mcmc.get_samples(), described.signs if described else ())
+def _ran(
+    kernel: PrivateKernel | DPNUTS,
+    num_warmup: int,
+    settings: Settings,
+    key: Any,
+    args: tuple,
+    kwargs: dict,
+) -> MCMC:
+    mcmc = MCMC(
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=settings.num_samples,
+        progress_bar=False,
+        secure=False,
+    )
+    # Its line on the notes would be one for each data set.
+    with contextlib.redirect_stderr(io.StringIO()):
+        mcmc.run(key, *args, **kwargs)
+    return mcmc
 
 
 class _Variational:
@@ -212,17 +225,8 @@ def _as_one(draws: Any) -> np.ndarray:
     return np.asarray(draws)[None]
 
 
-def _sampler(released: ReleasedLikelihood, _: int) -> MCMCKernel:
-    return numpyro.infer.NUTS(released.model)
-
-
 def _bare(leaf: Any) -> Any:
     return leaf.value if is_public(leaf) else leaf
-
-
-def _own_ledger(relation: Relation) -> Accountant:
-    """An unbounded ledger in memory: whatever the method holds is never charged."""
-    return Accountant(relation=relation)
 
 
 def _unledgered(made: Any) -> Any:
@@ -232,7 +236,8 @@ def _unledgered(made: Any) -> Any:
     return fresh
 
 
-def _with_own_ledger(kernel: PrivateKernel) -> PrivateKernel:
+def _with_own_ledger(kernel: Any, relation: Relation) -> Any:
+    """The same kernel, whose runs are charged to an unbounded ledger in memory."""
     fresh = copy(kernel)
-    object.__setattr__(fresh, "accountant", _own_ledger(kernel.relation))
+    object.__setattr__(fresh, "accountant", Accountant(relation=relation))
     return fresh

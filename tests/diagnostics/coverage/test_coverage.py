@@ -14,7 +14,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from scipy.stats import kstest
 
 import numpyro_dp as ndp
-from numpyro_dp.diagnostics.coverage.methods import _of_chain
+from numpyro_dp.diagnostics.coverage.methods import Settings, _of_chain, fit_of
 
 BUDGET = ndp.Budget(1.0, 1e-5)
 OUTCOME = jax.ShapeDtypeStruct((1_000,), jnp.int32)
@@ -117,6 +117,18 @@ def test_every_kind_of_method_runs_and_repeats(name):
     assert np.isfinite(first.fitted.mean).all()
     np.testing.assert_array_equal(first.truths, again.truths)
     np.testing.assert_array_equal(first.fitted.mean, again.fitted.mean)
+
+
+def test_dpnuts_is_judged_by_the_chains_that_its_users_have():
+    """Start and metric are of what was released: of a slope on dollars others stand still."""
+    rng, kernel = np.random.default_rng(1), METHODS["DPNUTS"](regression)
+    data = inputs(), rng.integers(0, 2, 1_000).astype(np.int32)
+    found = fit_of(kernel, Settings(50, 100, None))(jax.random.key(0), data, {})
+    settings = {"num_warmup": 50, "num_samples": 100, "progress_bar": False, "secure": False}
+    mcmc = ndp.MCMC(kernel, **settings)
+    mcmc.run(jax.random.key(0), *data)
+    np.testing.assert_array_equal(found.draws["w"], mcmc.get_samples()["w"])
+    assert set(mcmc.released.diagnostics.verdicts) <= set(found.verdicts)
 
 
 @pytest.mark.slow
