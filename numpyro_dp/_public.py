@@ -157,7 +157,8 @@ def public(value: Any) -> Public:
     private mechanism.
 
     The same arguments may be given to plain NumPyro (``NUTS``, ``SVI``, ``Predictive``,
-    ``log_likelihood``), where the wrapper behaves as what it wraps.
+    ``log_likelihood``), where the wrapper behaves as what it wraps; but as an index of a JAX array
+    it is converted by hand, ``u[jnp.asarray(district)]``.
 
     :param value: any object or pytree; arrays inside are copied, so later edits have no effect.
     :returns: A wrapper to be put in the place of the argument, at any depth of a list or

@@ -45,6 +45,10 @@ APART = (
     "not enough), the shares a prior that is not flat, and the spreads one well below half of the "
     "distance"
 )
+_ABOUT_ONE = (
+    "; of components about one centre, as of outliers, the spreads such priors "
+    "(`dist.LogNormal(jnp.array([0.0, 1.8]), 0.25)`), or `StudentT` in place of the mixture"
+)
 _BY_BITS = "`DPFastMH` with a step size and a bound of your own, which needs no scores"
 # Pairs of positions that must all show a product.
 _PAIRS = 3
@@ -93,8 +97,8 @@ def require_one_gaussian(model: PrivateModel, middle: np.ndarray, sd: np.ndarray
         raise UnsupportedModelError(
             f"the priors of a mixture's components overlap: of pairs of draws {share:.0%} put a "
             "component of the one beyond the next of the other. The rounds would stop between its "
-            f"modes, far from either, and nothing that is released tells that. {APART}, or "
-            f"use {_BY_BITS}"
+            f"modes, far from either, and nothing that is released tells that. {APART}{_ABOUT_ONE};"
+            f" or use {_BY_BITS}"
         )
 
 
@@ -142,7 +146,7 @@ def require_components_apart(model: PrivateModel, z: Mapping[str, Any]) -> None:
     if site is not None:
         raise UnsupportedModelError(
             f"the components of mixture `{site}` begin alike, since their priors have one centre: "
-            f"no score tells one from the other. {APART}, or use {_BY_BITS}"
+            f"no score tells one from the other. {APART}{_ABOUT_ONE}; or use {_BY_BITS}"
         )
 
 

@@ -106,7 +106,7 @@ def laws_of(model: PrivateModel) -> list[tuple[str, type, type, int]]:
     latents = model.structure.latents.items()
     jax.eval_shape(look, {name: jax.ShapeDtypeStruct(s.shape, s.dtype) for name, s in latents})
     return [
-        (name, type(law), type(getattr(law, "base_dist", None)), numbers[name])
+        (name, type(law), type(peeled(getattr(law, "base_dist", None)).fn), numbers[name])
         for name, law in found.items()
     ]
 

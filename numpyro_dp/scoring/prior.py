@@ -158,6 +158,11 @@ def ordered(model: PrivateModel) -> list[str]:
     return _latents_of(model, lambda law: _support(law) is dist.constraints.ordered_vector)
 
 
+def shares(model: PrivateModel) -> list[str]:
+    """Latents whose entries add up to one; sorted."""
+    return _latents_of(model, lambda law: _support(law) is dist.constraints.simplex)
+
+
 def _support(law: Any) -> Any:
     """Of a law, or of each of the independent ones that it is made of."""
     return getattr(law.support, "base_constraint", law.support)

@@ -46,7 +46,7 @@ from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
 from numpyro_dp.model.records import ArrayLeaf
 from numpyro_dp.scoring.diagnostics import Diagnostics
-from numpyro_dp.scoring.prior import bounded, ordered, walks
+from numpyro_dp.scoring.prior import bounded, ordered, shares, walks
 from numpyro_dp.scoring.statistic import coordinate_names, unravelled
 from numpyro_dp.scoring.verdicts.kinds import Kind
 from numpyro_dp.scoring.verdicts.trust import Located
@@ -193,6 +193,7 @@ def kind_of(model: PrivateModel) -> Kind:
         several=() if chosen.itself or chosen.places else of_several_numbers(model),
         quantile=asymmetric(model),
         walks=walks(model),
+        shares=shares(model),
         classes=of_classes(model),
         scatters=may_scatter(model),
         scales=bounded(model) if may_scatter(model) else (),

@@ -336,6 +336,8 @@ def test_a_mixture_whose_components_blur_is_named_though_its_centres_are_apart()
     [
         (lambda rate, scatter: dist.NegativeBinomial2(rate, scatter), True),
         (lambda rate, scatter: dist.Poisson(rate * scatter), False),
+        # As of sites of which some are occupied; expanded to the gates.
+        (lambda rate, scatter: dist.Binomial(5, rate / (1 + rate)), False),
     ],
 )
 def test_zeros_of_a_gate_over_a_scattered_law_are_named(law, said):
@@ -346,7 +348,8 @@ def test_zeros_of_a_gate_over_a_scattered_law_are_named(law, said):
         scatter = numpyro.sample("scatter", dist.LogNormal(0, 1))
         gate = numpyro.sample("gate", dist.Beta(1, 1))
         with numpyro.plate("N", len(y)):
-            fn = dist.ZeroInflatedDistribution(law(rate, scatter), gate=gate)
+            gates = jnp.full(len(y), gate)
+            fn = dist.ZeroInflatedDistribution(law(rate, scatter), gate=gates)
             numpyro.sample("y", fn, obs=y)
 
     split = PrivateModel(model, (X, GROUP, np.ones(len(X), np.int32)))

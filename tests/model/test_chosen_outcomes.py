@@ -530,3 +530,56 @@ def test_outcomes_without_a_cost_tell_nothing_of_how_much():
             return term([values[0], b, *record, *outcome])[0]
 
         assert jax.grad(of)(values[1]) == pytest.approx(told)
+
+
+def in_two_parts(died, seen, *, one=None, upside_down=False):
+    """Times that may be censored, as textbooks write them: one or the other is asked."""
+    a, b = latents()
+    rate = jnp.exp(a)
+    one = jnp.ones(len(seen)) if one is None else one
+    with numpyro.plate("N", len(seen)):
+        with handlers.mask(mask=died == 1):
+            numpyro.sample("time", dist.Exponential(rate), obs=seen)
+        with handlers.mask(mask=died == 0):
+            alive = jnp.exp(-rate * seen)
+            if upside_down:
+                numpyro.sample("dead", dist.Bernoulli(1 - alive + 0 * b), obs=died)
+            else:
+                numpyro.sample("alive", dist.Bernoulli(alive + 0 * b), obs=one)
+
+
+DIED = (np.arange(60) % 3 == 0).astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("model", "arrays", "site"),
+    [
+        (in_two_parts, (DIED, Y + 1), "alive"),
+        # With the ones as an argument of its own, as a note once said.
+        (lambda died, seen, one: in_two_parts(died, seen, one=one),
+         (DIED, Y + 1, np.ones(60, np.float32)), "alive"),
+        (lambda died, seen: in_two_parts(died, seen, upside_down=True), (DIED, Y + 1), "dead"),
+    ],
+)  # fmt: skip
+def test_censored_times_in_two_parts_are_refused_with_their_page(model, arrays, site):
+    """Shapes lay 5 to 11 of their own sds off, one of eight releases under no note at all."""
+    accountant = ndp.Accountant(ndp.Budget(1.0, 1e-5))
+    release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(0.5, 1e-6), accountant=accountant)
+    words = re.escape(f"`{site}` is asked of records of which `time` is not") + ".*survival"
+    with pytest.raises(ndp.UnsupportedModelError, match=words):
+        release.run(jax.random.key(0), *arrays, progress_bar=False)
+    assert not accountant.entries
+
+
+def test_two_versions_of_a_questionnaire_are_no_censored_times():
+    def versions(first, y, z):
+        a, b = latents()
+        with numpyro.plate("N", len(y)):
+            with handlers.mask(mask=first == 1):
+                numpyro.sample("y", dist.Normal(a, 1), obs=y)
+            with handlers.mask(mask=first == 0):
+                numpyro.sample("z", dist.Normal(b, 1), obs=z)
+
+    model = private_model(versions, (DIED, Y, Y + 1), {})
+    assert not chosen_of(model).instead
+    record_statistic(model)

@@ -666,6 +666,10 @@ def test_a_prior_that_pulls_records_back_is_named(truth):
     # Nothing is odd about an answer that noise leaves to the prior, nor about a travelling one.
     for other in (half._replace(out=np.full(4, 2.5)), half._replace(travelled=99.0)):
         assert not any("contradict" in each for each in other.verdicts("abcd"))
+    # Nor does one round that no other checks.
+    alone = half._replace(checked=False).verdicts("abcd")
+    assert "no other checks it" in alone[0]
+    assert not any("contradict" in each for each in alone)
     # Near the middle, of a column in thousands whose slope is tiny, it is noise of what is untold.
     tiny = half._replace(resolved=np.full(4, 0.003), out=np.array([0.1, -0.4, 0.3, 0.2]))
     assert not any("contradict" in each for each in tiny.verdicts("abcd"))
@@ -752,6 +756,12 @@ def test_what_one_round_says_alone_and_what_was_a_guess_is_named(truth):
     far = [r._replace(score_sd=1e9 * r.score_sd) for r in rounds[:-1]]
     alone = located([*far, rounds[-1]], PRIOR, RECORDS)
     assert any("no other checks it" in said for said in alone.verdicts("abcd"))
+    # Of columns these come first, and of a scale nothing is said where there may be none.
+    (of_columns,) = (s for s in alone.verdicts([f"b[{k}]" for k in range(4)]) if "checks it" in s)
+    assert ". Centre inputs by public constants" in of_columns
+    for kind in (Kind(), Kind(scatters=True), Kind(learned=["b"])):
+        (said,) = (s for s in alone.verdicts("abcd", kind=kind) if "checks it" in s)
+        assert ("HalfCauchy" in said) == (kind != Kind())
     guessed = rounds[0]._replace(at=rounds[0].at._replace(clear=False))
     said = located([guessed, *rounds[1:]], PRIOR, RECORDS).verdicts("abcd")
     assert any("hardly told from noise" in each for each in said)

@@ -158,7 +158,7 @@ def test_most_of_many_columns_are_not_taken_for_rare_levels():
     assert ". Give priors on the scale" in lost(1)._replace(travelled=99.0).verdicts(NAMES)[0]
 
 
-@pytest.mark.parametrize("kind", [Kind(walks=["w"]), Kind(learned=["w"])])
+@pytest.mark.parametrize("kind", [Kind(walks="w"), Kind(shares="w"), Kind(learned="w")])
 def test_a_few_of_them_may_be_and_groups_are(kind):
     assert ". Merge what can be merged" in one(lost(15))
     # But beside one that is far larger than they are they may be in other units.

@@ -37,6 +37,8 @@ class Chosen(NamedTuple):
     - **partial**: entries of arrays, by array and entry, that are read of those alone who are
       asked what another outcome decides.
     - **itself**: sites whose law reads a number of their own outcome, where there are no places.
+    - **instead**: by site, another that is never asked with it and of which its law reads what is
+      observed, as the time until which somebody was seen who had no event.
     """
 
     asked: tuple[str, ...] = ()
@@ -45,6 +47,7 @@ class Chosen(NamedTuple):
     says: Mapping[str, str] = {}
     partial: frozenset[tuple[int, int]] = frozenset()
     itself: tuple[str, ...] = ()
+    instead: Mapping[str, str] = {}
 
 
 def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs: list) -> Chosen:
@@ -129,6 +132,13 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
 
         return Read(prune(trace_program(agree, values, structs, others)), leaves, record).always()
 
+    def never_both(k: int, other: int) -> bool:
+        def never(values: Any, record: list, _: list) -> jax.Array:
+            sites = observed(values, record)
+            return ~jnp.all(jnp.stack([jnp.any(peeled(sites[j]["fn"]).kept) for j in (k, other)]))
+
+        return Read(prune(trace_program(never, values, structs, others)), leaves, record).always()
+
     told_by = {}
     if chosen and not (places or missing or any(told_of) or any(itself)):
         told_by = {
@@ -141,6 +151,7 @@ def chosen_outcomes(sites_of: Callable[[Any, list], Trace], values: Any, structs
         {names[k]: names[j] for k, j in told_by.items()} if len(told_by) == len(chosen) else {},
         frozenset(_partial(told, seen, set(chosen)) if chosen else ()),
         () if places else tuple(names[k] for k in range(count) if itself[k]),
+        {names[k]: names[j] for k in range(count) for j in told_of[k] if never_both(k, j)},
     )
 
 

@@ -198,6 +198,14 @@ class _OneRecord(NamedTuple):
         """This, where masks follow the outcomes that are drawn."""
         sites_of = partial(self._sites_of, key=random.key(0))
         chosen = chosen_outcomes(sites_of, values, structs)
+        for name, other in chosen.instead.items():
+            raise UnsupportedModelError(
+                f"{quoted([name])} is asked of records of which {quoted([other])} is not, and its "
+                f"law reads what {quoted([other])} observes, as of times that may be censored, "
+                f"while {self.asker.name} draws what might have been observed of each by itself: "
+                f"the answer would lie far off. {_CENSORED[0].upper()}{_CENSORED[1:]}; a plain "
+                "clip is no way round"
+            )
         if chosen.asked and not (chosen.places or chosen.says):
             raise UnsupportedModelError(
                 f"whether a record is asked {quoted(chosen.asked)} hangs on another of its "

@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     - **several**: sites of several numbers of a record that the model has as independent.
     - **scatters**: whether a law may have a dispersion beside its mean.
     - **quantile**: sites of an asymmetric Laplace law.
-    - **walks**: latents whose entries tell of their neighbours.
+    - **walks**: latents whose entries tell of their neighbours; **shares**: that add up to one.
     - **classes**: whether every outcome is of few values, such as a class or a number of trials.
     - **scales**: latents that may be the dispersion of an outcome's law: each a number that is
       bounded below.
@@ -58,6 +58,7 @@ class Kind(NamedTuple):
     scatters: bool = False
     quantile: Sequence[str] = ()
     walks: Sequence[str] = ()
+    shares: Sequence[str] = ()
     classes: bool = False
     scales: Sequence[str] = ()
     learned: Sequence[str] = ()

@@ -137,7 +137,7 @@ class Told(NamedTuple):
                 "that hardly anybody gives",
             )
         found = f"{rank}: {told}: {thus}"
-        columns = self._columns(lost) or self._beside_large(lost)
+        columns = self.columns(lost) or self._beside_large(lost)
         large = self.large(columns)
         them, more = "them" if len(weak) > 1 else "it", "give more privacy budget or records"
         law = "(to the groups' law in a hierarchy)"
@@ -146,6 +146,9 @@ class Told(NamedTuple):
         # Rare categories are a few among others; all are missed where the scale is wrong.
         every = len(weak) == np.count_nonzero(heard)
         single = (lost & ~self._several).any()
+        if every and columns:
+            far = f"{_UNFOUND}. {_UNITS}{_FAR_OUT}" if self.arrived else _FIRST
+            return (f"{found}{large}{far}",)
         if every or single or (not columns and (whole & ~self._pooled).any()):
             scale = (
                 f"Widen priors to {_SCALE}or {more}" if every else f"Give priors on {_SCALE}{few}"
@@ -159,8 +162,10 @@ class Told(NamedTuple):
 
     @property
     def _pooled(self) -> np.ndarray:
-        """Of which others tell, or which a record touches one of: groups, walks, learned laws."""
-        others = np.isin(self._sites, [*self.kind.walks, *self.kind.learned])
+        """Of which others tell, or which a record touches one of: groups, walks, shares, learned
+        laws."""
+        kind = self.kind
+        others = np.isin(self._sites, [*kind.walks, *kind.shares, *kind.learned])
         return others | np.asarray(self.groups)
 
     def _whole(self, lost: np.ndarray) -> np.ndarray:
@@ -169,7 +174,7 @@ class Told(NamedTuple):
         sizes, own = Counter(sites[self.heard]), Counter(sites[lost])
         return lost & np.array([2 * own[site] > sizes[site] for site in sites])
 
-    def _columns(self, which: np.ndarray | bool = True) -> list[str]:
+    def columns(self, which: np.ndarray | bool = True) -> list[str]:
         """Sites of columns, more than half of which are such: no rare levels.
 
         A record touches one of groups, and of a walk or a learned law the others tell.
@@ -182,7 +187,7 @@ class Told(NamedTuple):
     def _beside_large(self, lost: np.ndarray) -> list[str]:
         """Sites of columns that lost some, and of which others are far larger."""
         some = {site_of(name) for name in self._named(lost)}
-        return [site for site in self._columns() if site in some and self._loud([site])]
+        return [site for site in self.columns() if site in some and self._loud([site])]
 
     def _loud(self, of: Sequence[str]) -> list[str]:
         """Coordinates of these sites that are of columns far larger than the others."""
@@ -203,7 +208,7 @@ class Told(NamedTuple):
 
         :param of: sites; by default all that may be of columns.
         """
-        found = listed(self._loud(self._columns() if of is None else of))
+        found = listed(self._loud(self.columns() if of is None else of))
         return f" (columns of far larger values, it seems: {found})" * bool(found)
 
     def drowned(self) -> tuple[str, ...]:

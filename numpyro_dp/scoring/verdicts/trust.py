@@ -52,8 +52,9 @@ _CONTRADICTED, _PULLED = 4.0, 2.0
 _NEARER = (
     "Give priors on the scale of the answer, centre inputs and outcomes by public constants and "
     "divide them by others, or give more privacy budget or records (an intercept's prior about "
-    "where outcomes lie, others within a factor of ten; of a scale HalfNormal, not HalfCauchy)"
+    "where outcomes lie, others within a factor of ten{})"
 )
+_OF_SCALES = "; of a scale HalfNormal, not HalfCauchy"
 # The same where columns show that they are the cause.
 _CENTRED = (
     "Centre inputs by public constants and divide them by others, the large ones first, give "
@@ -81,6 +82,11 @@ _TAILS = (
     "Normal, NegativeBinomial2 for Poisson: heavier tails than the family's are cut elsewhere in "
     "each round, so that scales come out too small, and slopes with them"
 )
+
+
+def _nearer(kind: Kind) -> str:
+    """What to do where rounds went too far; of a scale only where there may be one."""
+    return _NEARER.format(_OF_SCALES if kind.scatters or kind.learned else "")
 
 
 class Located(NamedTuple):
@@ -189,7 +195,8 @@ class Located(NamedTuple):
         found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains)"
         # A class has no tails.
         remedy = (APART if kind.mixture else _TAILS) * (kind.mixture or not kind.classes)
-        remedy = remedy or _NEARER
+        nearest = _nearer(kind)
+        remedy = remedy or nearest
         if kind.several:
             remedy = f"{_TOGETHER}{remedy[0].lower()}{remedy[1:]}"
         # Between a gate and a wide scatter a release lay up to 13 of its own sds off at 2.1.
@@ -197,8 +204,8 @@ class Located(NamedTuple):
             cause = "" if kind.mixture else "the records do not fit the model, or "
             found += f": {cause}the likelihood has several modes"
             return f"{DO_NOT_USE}: {found}. {remedy}"
-        nearer = f"; or {_NEARER[0].lower()}{_NEARER[1:]}"
-        remedies = remedy if _NEARER[1:] in remedy else remedy + nearer
+        nearer = f"; or {nearest[0].lower()}{nearest[1:]}"
+        remedies = remedy if nearest[1:] in remedy else remedy + nearer
         found += (
             ", as of a right model one release in some dozens does by chance or for a rare column: "
             "the intervals were widened by that and are not calibrated. To ask again costs the "
@@ -224,26 +231,26 @@ class Located(NamedTuple):
         """
         kind = kind or Kind()
         told = self._told(names, read, kind)
-        large = told.large()
+        large, columns, nearer = told.large(), told.columns(), _nearer(kind)
         said = [
             (
                 not self.arrived,
                 f"{DO_NOT_USE}: not arrived: the last step went {self.travelled:.1f} posterior "
                 f"standard deviations{self._farthest(names)}{large}, so the intervals are "
-                f"not calibrated. {_CENTRED if large else _NEARER}",
+                f"not calibrated. {_CENTRED if large else nearer}",
             ),
             (self.arrived and self.disagreement > self._usual, self._disagree(kind)),
             (
                 self.arrived and self.travelled > _LATE * math.sqrt(len(self.mean)),
                 f"{WITH_CARE}: hardly arrived: the last step still went {self.travelled:.1f} sds "
                 f"of the posterior{self._farthest(names)}; what hangs together, as a slope of all "
-                f"and groups' effects, may be off by several of its own. {_NEARER}",
+                f"and groups' effects, may be off by several of its own. {nearer}",
             ),
             *((True, text) for text in foretold(kind)),
             (
                 not self.checked,
                 f"{DO_NOT_USE}: only the last round was near the posterior, so that no other "
-                f"checks it: the intervals are not calibrated. {_NEARER}",
+                f"checks it: the intervals are not calibrated. {_CENTRED if columns else nearer}",
             ),
             (
                 not self.clear,
@@ -318,7 +325,8 @@ class Located(NamedTuple):
         # An sd of what the prior foretells of a mean, in its own.
         foretold_sd = np.where(told < TOLD, 1.0, np.sqrt(told))
         where = np.flatnonzero((out > _CONTRADICTED * foretold_sd) & (pulled > _PULLED))
-        if not self.arrived or not len(where):
+        # Where no other round was near there is nothing to contradict.
+        if not (self.arrived and self.checked and len(where)):
             return ()
         return (
             f"{DO_NOT_USE}: prior and records contradict each other on "
