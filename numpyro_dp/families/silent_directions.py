@@ -83,18 +83,29 @@ def made_up_scores(
 
 
 def made_up_inputs(model: PrivateModel, count: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Rows of every record array, of shape (count, ...); an index chooses among all entries."""
+    """Rows of every record array, of shape (count, ...); an index chooses among all entries.
+
+    Of indices of one number each, as ``a[group, month]`` has, every combination is met where there
+    are as many rows.
+    """
     longest = max([s for each in model.structure.latents.values() for s in each.shape], default=2)
     sizes = choices(model.term, sorted(model.structure.latents)).sizes
+    structs, met, every = model.layout.structs(1), 1, {}
+    for place, size in sorted(sizes.items()):
+        if structs[place].size == 1 and met * size <= count:
+            every[place] = np.arange(count) // met % size
+            met *= size
 
     def made_up(place: int, leaf: Any) -> np.ndarray:
         shape = (count, *leaf.shape[1:])
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             return rng.normal(size=shape).astype(leaf.dtype)
+        if place in every:
+            return every[place].reshape(shape).astype(leaf.dtype)
         most = 2 if leaf.dtype == bool else sizes.get(place, max(longest, 2))
         return rng.integers(0, most, shape).astype(leaf.dtype)
 
-    return [made_up(place, leaf) for place, leaf in enumerate(model.layout.structs(1))]
+    return [made_up(place, leaf) for place, leaf in enumerate(structs)]
 
 
 def _times(far: float, leaf: np.ndarray) -> np.ndarray:

@@ -100,11 +100,13 @@ class _Reads(NamedTuple):
     """Names of the inputs that a value depends on, and places of unnamed ones among them.
 
     What only chooses an entry, as an index or a condition, does not count but in **all_unnamed**.
+    Of indices of several axes **parts** are the places of each.
     """
 
     names: frozenset[str] = frozenset()
     unnamed: frozenset[int] = frozenset()
     all_unnamed: frozenset[int] = frozenset()
+    parts: tuple[frozenset[int], ...] = ()
 
 
 def products(pruned: Pruned, names: Sequence[str]) -> set[frozenset[str]]:
@@ -176,6 +178,7 @@ def _follow(jaxpr: Any, inputs: Sequence[_Reads], found: _Met) -> list[_Reads]:
                 names=frozenset().union(*(o.names for o in operands)),
                 unnamed=frozenset().union(*(o.unnamed for o in counted)),
                 all_unnamed=frozenset().union(*(o.all_unnamed for o in operands)),
+                parts=_parts(equation, operands),
             )
             outputs = [merged] * len(equation.outvars)
         known.update(zip(equation.outvars, outputs, strict=True))
@@ -185,10 +188,28 @@ def _follow(jaxpr: Any, inputs: Sequence[_Reads], found: _Met) -> list[_Reads]:
 def _add_choice(equation: Any, operands: Sequence[_Reads], found: Choices) -> None:
     if any(index.all_unnamed for index in operands[1:]):
         found.names.update(operands[0].names)
-    # Of several axes the longest: another index of a pair is as a rule a number.
-    size = max(equation.invars[0].aval.shape, default=1)
-    for place in frozenset().union(*(index.unnamed for index in operands[1:])):
+    shape = equation.invars[0].aval.shape
+    numbers = equation.params.get("dimension_numbers")
+    axes = getattr(numbers, "start_index_map", ())
+    parts = operands[1].parts if equation.primitive.name == "gather" else ()
+    if len(parts) == len(axes) > 1:
+        each = [(k, shape[axis]) for axis, part in zip(axes, parts, strict=True) for k in part]
+    else:
+        # Of several axes the longest: another index of a pair is as a rule a number.
+        places = frozenset().union(*(index.unnamed for index in operands[1:]))
+        each = [(place, max(shape, default=1)) for place in places]
+    for place, size in each:
         found.sizes[place] = min(size, found.sizes.get(place, size))
+
+
+def _parts(equation: Any, operands: Sequence[_Reads]) -> tuple[frozenset[int], ...]:
+    """Places of what is put beside each other, number by number, as indices of several axes are."""
+    last = equation.params.get("dimension") == len(equation.outvars[0].aval.shape) - 1
+    if equation.primitive.name != "concatenate" or not last:
+        return ()
+    if any(atom.aval.shape[-1] != 1 for atom in equation.invars):
+        return ()
+    return tuple(each.unnamed for each in operands)
 
 
 def _called(equation: Any, operands: int) -> Any | None:

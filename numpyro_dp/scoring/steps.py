@@ -31,9 +31,9 @@ _MISFIT = (1.0, 25.0)
 _AGAINST = 2.0
 # After a round in a blind alley, how much of the way to it is gone, at least and at most.
 _SHORTENED = (0.1, 0.5)
-# A step leapt where so many times as much is told along it as before, and records show at most this
-# part of it.
-_GROWN, _QUIET = 3.0, 0.5
+# A step leapt where at least so many times as much is told along it as before, and records show at
+# most this part of it; of less than _MUCH times as much the less.
+_GROWN, _QUIET, _MUCH = 1.5, 0.5, 3.0
 _TINY = 1e-12
 
 
@@ -204,6 +204,6 @@ def _leapt(one: Round, other: Round, on: Vector, back: Vector) -> bool:
         (max(at @ r.information @ at, 0.0), r.information_sd * (at @ at))
         for r, at in ((one, on), (other, back))
     )
-    shown = other.square + _AGAINST * other.square_sd
-    grown = there[0] - _AGAINST * there[1] > _GROWN * sum(before)
-    return grown and shown < _QUIET * float(np.trace(other.information))
+    shown, told = other.square + _AGAINST * other.square_sd, float(np.trace(other.information))
+    grown = (there[0] - _AGAINST * there[1]) / max(sum(before), _TINY)
+    return grown > _GROWN and shown < _QUIET * min(1.0, grown / _MUCH) * told

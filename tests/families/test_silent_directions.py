@@ -75,6 +75,13 @@ def groups_within_regions(x, g, h, y):
     outcome(normal("a", G)[g] + normal("r", H)[region[g]], y)
 
 
+def an_intercept_and_a_table(x, g, h, y):
+    """Of a table for two indices of which one is shorter."""
+    outcome(
+        normal("mu") + numpyro.sample("t", dist.Normal(0, 1).expand([H, G]).to_event(2))[h, g], y
+    )
+
+
 def treated(x, g, h, y):
     """An effect that only some records read is no part of an intercept."""
     outcome(
@@ -106,6 +113,7 @@ def scales_of_groups(x, g, h, y):
             groups_within_regions,
             [{"a": np.arange(G) // 2 == k, "r": -1.0 * (np.arange(H) == k)} for k in range(H)],
         ),
+        (an_intercept_and_a_table, [{"mu": 1, "t": -1}]),
         (treated, []),
         (linear, []),
     ],

@@ -213,7 +213,8 @@ def asked_at(u, score, information=1.0):
     """A round in coordinates of its own, with a score of noise 1."""
     at = RoundSettings(np.asarray(u), 2.0 * np.eye(2), np.eye(2) / 4, 1.0, 1.0)
     told = information * np.eye(2)
-    return Round(at, np.asarray(score), told, 0, 0, 0, 1.0, 1.0, 1.0, 1.0, 0.5)
+    # Records show as much as is told.
+    return Round(at, np.asarray(score), told, 2 * information, 0, 0, 1.0, 1.0, 1.0, 1.0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -276,9 +277,10 @@ def test_steps_go_on_from_before_a_blind_alley(scores, informations, kept, neare
         (800.0, 799.0, 1.0, True),
         (800.0, 700.0, 51.0, True),
         (800.0, 700.0, 40.0, False),
-        # Thrice as much, but for the noise of both.
-        (304.0, 40.0, 1.0, True),
-        (308.0, 40.0, 1.0, False),
+        # One and a half times as much, but for the noise of both; of little more they show less.
+        (153.0, 40.0, 1.0, True),
+        (155.0, 40.0, 1.0, False),
+        (155.0, 80.0, 1.0, True),
         # Little at both: records that vary less than the law wherever it is asked.
         (100.0, 5.0, 1.0, True),
     ],
