@@ -202,6 +202,9 @@ class MCMC(Reported):
         self._described = Described(released.facts, 1, judged=True)
         if init_params is not None:
             self._given[GIVEN_START] = None
+        if not self._collection_params["phase"]:
+            # NumPyro counts draws at the end of a run: more of them came with the run after next.
+            self._set_collection_params()
         with self._sampling(*kernel.chains(released, int(self.num_warmup))):
             keys = of_chains(rng_key, int(self.num_chains))
             super().run(keys, extra_fields=extra_fields, init_params=init_params)

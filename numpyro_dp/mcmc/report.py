@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import numpyro.infer
-from numpyro.diagnostics import split_gelman_rubin
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from numpyro_dp.accounting import PrivacyReport
 from numpyro_dp.accounting.report import short
@@ -42,6 +42,14 @@ _AGAIN = (
     "on mcmc.released.model, with dense_mass=True, a longer num_warmup, target_accept_prob=0.95, "
     "init_to_median or, of a hierarchy, the model wrapped in numpyro.handlers.reparam "
     "(LocScaleReparam(0) of effects under a Normal or StudentT)"
+)
+# Fewer independent draws say little of a width: of 36 months beside an intercept an sd of .23 came
+# out between .11 and .30 from 10 to 34 of them. Not asked of few draws, nor of a site of so many
+# numbers.
+_INDEPENDENT, _ASKED, _MANY = 50, 200, 1_000
+_LONGER = (
+    "Sample the release again with more draws, which is free: mcmc.num_warmup = 2_000; "
+    "mcmc.num_samples = 4_000; mcmc.run(key), without the records"
 )
 _DIVERGED, _COUNTED = "NUTS diverged", "Number of divergences"
 # What notes take of a screen that is to show draws too; and each of them where all were shown: what
@@ -220,7 +228,7 @@ def chain_notes(states: dict[str, Any]) -> tuple[Note, ...]:
     elif name and worst[name] > _UNMIXED:
         found = f"R-hat of {name!r} is {worst[name]:.3g}"
     else:
-        return _divergent(states.get("diverging", ()))
+        return _divergent(states.get("diverging", ())) or _dependent(drawn)
     text = f"do not use: the chains have not mixed: {found}. {_AGAIN}"
     return (Note(text, f"have not mixed in {name!r}", first=True),)
 
@@ -235,6 +243,22 @@ def _divergent(diverging: Any) -> tuple[Note, ...]:
         f"hierarchy's small scales, which it then leaves out in part. {_AGAIN}"
     )
     return (Note(text, f"diverged ({share:.1%} of them)", first=True),)
+
+
+def _dependent(drawn: Mapping[str, np.ndarray]) -> tuple[Note, ...]:
+    """Where draws hang on each other so much that few of them tell anything."""
+    found = {}
+    for name, rows in drawn.items():
+        flat = rows.reshape(*rows.shape[:2], -1).astype(float)
+        flat = flat[..., np.ptp(flat, axis=(0, 1)) > 0]
+        if rows.shape[0] * rows.shape[1] >= _ASKED and 0 < flat.shape[-1] <= _MANY:
+            found[name] = float(np.min(effective_sample_size(flat)))
+    name = min(found, key=found.__getitem__, default="")
+    if not name or found[name] >= _INDEPENDENT:
+        return ()
+    told = f"draws of {name!r} are as good as {found[name]:.0f} independent ones (n_eff)"
+    text = f"with care: {told}: means and intervals stray. {_LONGER}"
+    return (Note(text, told, first=True),)
 
 
 def _still(sites: Iterable[np.ndarray]) -> np.ndarray:

@@ -62,7 +62,8 @@ def prior_moments(model: PrivateModel) -> PriorMoments:
         such = _CUTPOINTS if set(improper) <= set(ordered(model)) else "dist.Normal(0, 10)"
         raise UnsupportedModelError(
             f"the prior of {quoted(improper)} is flat: the rounds begin where the prior lies and "
-            f"in its units. Give a proper prior on the scale of the answer, such as {such}"
+            f"in its units. Give a proper prior on the scale of the answer, such as {such} (beside "
+            "the factor that hangs its entries together, if there is one, as of an ICAR)"
         )
     draws = np.asarray(_drawn(model), np.float64)
     # What has overflowed is refused below, by name.

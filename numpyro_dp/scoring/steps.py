@@ -31,9 +31,9 @@ _MISFIT = (1.0, 25.0)
 _AGAINST = 2.0
 # After a round in a blind alley, how much of the way to it is gone, at least and at most.
 _SHORTENED = (0.1, 0.5)
-# A step leapt where at least so many times as much is told along it as before, and records show at
-# most this part of it; of less than _MUCH times as much the less.
-_GROWN, _QUIET, _MUCH = 1.5, 0.5, 3.0
+# A step leapt where so many times as much is told along it as before, and records show at most this
+# part of it. From one and a half times on, a release under a scale's wide prior was lost.
+_GROWN, _QUIET = 3.0, 0.5
 _TINY = 1e-12
 
 
@@ -205,5 +205,5 @@ def _leapt(one: Round, other: Round, on: Vector, back: Vector) -> bool:
         for r, at in ((one, on), (other, back))
     )
     shown, told = other.square + _AGAINST * other.square_sd, float(np.trace(other.information))
-    grown = (there[0] - _AGAINST * there[1]) / max(sum(before), _TINY)
-    return grown > _GROWN and shown < _QUIET * min(1.0, grown / _MUCH) * told
+    grown = there[0] - _AGAINST * there[1] > _GROWN * sum(before)
+    return grown and shown < _QUIET * told

@@ -67,6 +67,21 @@ def test_they_do_so_where_they_are_few_and_read_no_record(ran, monkeypatch):
     assert not loop.runs_apart(program, 2)
 
 
+def test_more_draws_of_a_release_come_with_the_next_run(ran):
+    mcmc = ndp.MCMC(ran.sampler, num_warmup=2, num_samples=3, progress_bar=False)
+    mcmc._release.released, mcmc._release._kernel = ran.released, ran.sampler
+    mcmc.run(jax.random.key(5))
+    mcmc.num_warmup, mcmc.num_samples = 4, 7
+    mcmc.run(jax.random.key(6), extra_fields=("i",))
+    assert mcmc.get_samples()["w"].shape == (7, 3)
+    assert mcmc.get_extra_fields()["i"].tolist() == list(range(5, 12))
+    # A warm-up of its own and what goes on from it are as they were.
+    mcmc.warmup(jax.random.key(7), collect_warmup=True)
+    assert mcmc.get_samples()["w"].shape == (4, 3)
+    mcmc.run(mcmc.post_warmup_state.rng_key)
+    assert mcmc.get_samples()["w"].shape == (7, 3)
+
+
 def test_many_chains_are_begun_and_run_in_step(ran):
     mcmc = ndp.MCMC(ran.sampler, num_warmup=2, num_samples=3, num_chains=9, progress_bar=False)
     mcmc._release.released, mcmc._release._kernel = ran.released, ran.sampler

@@ -1,6 +1,7 @@
 """Where the chains of DPNUTS begin, and what is said of those that have not mixed."""
 
 import copy
+import re
 from dataclasses import replace
 
 import jax
@@ -13,7 +14,7 @@ from numpyro.infer import init_to_value
 
 import numpyro_dp as ndp
 from numpyro_dp.mcmc.nuts_loop import numbers_of
-from numpyro_dp.mcmc.report import chain_notes
+from numpyro_dp.mcmc.report import _dependent, chain_notes
 from numpyro_dp.scoring.verdicts.kinds import beginning
 
 GROUPS = 30
@@ -277,3 +278,19 @@ def test_a_slope_on_dollars_is_sampled_as_it_was_released():
         draws = np.asarray(mcmc.get_samples()[name])
         assert abs(draws.mean() - mean[k]) < 0.15 * sds[k]
         assert draws.std() == pytest.approx(sds[k], rel=0.1)
+
+
+def test_draws_that_hang_on_each_other_are_named():
+    """Ten to thirty-five of five hundred said nothing, and the summary that nothing speaks."""
+    rng, steps = np.random.default_rng(0), np.zeros((2, 400, 3))
+    noise = rng.normal(size=steps.shape)
+    for k in range(1, 400):
+        steps[:, k] = 0.9 * steps[:, k - 1] + noise[:, k]
+    (note,) = chain_notes({"z": {"a": noise, "b": steps}})
+    assert re.match(
+        r"with care: draws of 'b' are as good as \d\d independent ones \(n_eff\)", note.text
+    )
+    assert "num_samples = 4_000; mcmc.run(key)" in note.text
+    # Of few draws, constants, or a site of very many numbers nothing is said.
+    for quiet in (noise, np.ones((2, 400)), steps[:, :90], np.repeat(steps, 400, axis=2)):
+        assert _dependent({"b": quiet}) == ()
