@@ -92,7 +92,7 @@ def made_up_inputs(model: PrivateModel, count: int, rng: np.random.Generator) ->
     sizes = choices(model.term, sorted(model.structure.latents)).sizes
     structs, met, every = model.layout.structs(1), 1, {}
     for place, size in sorted(sizes.items()):
-        if structs[place].size == 1 and met * size <= count:
+        if place < len(structs) and structs[place].size == 1 and met * size <= count:
             every[place] = np.arange(count) // met % size
             met *= size
 

@@ -249,10 +249,12 @@ def _dependent(drawn: Mapping[str, np.ndarray]) -> tuple[Note, ...]:
     """Where draws hang on each other so much that few of them tell anything."""
     found = {}
     for name, rows in drawn.items():
+        if rows.shape[0] * rows.shape[1] < _ASKED or rows[0, 0].size > _MANY:
+            continue
         flat = rows.reshape(*rows.shape[:2], -1).astype(float)
-        flat = flat[..., np.ptp(flat, axis=(0, 1)) > 0]
-        if rows.shape[0] * rows.shape[1] >= _ASKED and 0 < flat.shape[-1] <= _MANY:
-            found[name] = float(np.min(effective_sample_size(flat)))
+        each = effective_sample_size(flat[..., np.ptp(flat, axis=(0, 1)) > 0])
+        if np.isfinite(each).any():
+            found[name] = float(np.min(each[np.isfinite(each)]))
     name = min(found, key=found.__getitem__, default="")
     if not name or found[name] >= _INDEPENDENT:
         return ()

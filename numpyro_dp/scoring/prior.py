@@ -37,6 +37,8 @@ _QUARTILES = 1.349
 _LARGEST = 1e18
 # Of coordinates' parts in silent directions, what is more than rounding.
 _RANK = 1e-6
+# Of how far entries move there, what is more than rounding of scores.
+_EQUAL = 1e-3
 # Sds of a median of so many normal draws from nought, within which it may be nought.
 _NOUGHT = 3 * 1.2533 / math.sqrt(_DRAWS)
 # The same of their spread, as a part of it: half of what quartiles of a normal law are off by.
@@ -268,8 +270,9 @@ def _without(meetings: Meetings, silent: Matrix, basis: Matrix, sd: Vector) -> E
     met = meetings.met.copy()
     for k in np.argsort(-met.sum(0), kind="stable"):
         own = meetings.alike == meetings.alike[k]
-        alike = np.ptp((silent * sd)[:, own], axis=1).max() < _RANK * sd[own].max()
-        stay = (own if alike else np.arange(len(sd)) == k) * sd
+        moves = (silent * sd)[:, own]
+        alike = np.ptp(moves, axis=1).max() <= _EQUAL * np.abs(moves).max()
+        stay = (own if alike else np.arange(len(sd)) == k) * sd / sd[own].max()
         if np.linalg.matrix_rank(np.array([*stays, stay]) @ silent.T, tol=_RANK) > len(fixed):
             fixed.append(int(k))
             stays.append(stay)

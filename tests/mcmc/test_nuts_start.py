@@ -292,5 +292,11 @@ def test_draws_that_hang_on_each_other_are_named():
     )
     assert "num_samples = 4_000; mcmc.run(key)" in note.text
     # Of few draws, constants, or a site of very many numbers nothing is said.
-    for quiet in (noise, np.ones((2, 400)), steps[:, :90], np.repeat(steps, 400, axis=2)):
+    for quiet in (
+        noise,
+        np.full((2, 400), np.nan),
+        np.ones((2, 400)),
+        steps[:, :90],
+        np.repeat(steps, 400, axis=2),
+    ):
         assert _dependent({"b": quiet}) == ()

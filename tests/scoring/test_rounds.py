@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.linalg import norm
 
+from numpyro_dp.families.silent_directions import Meetings
 from numpyro_dp.scoring import statistic
 from numpyro_dp.scoring.adaptation import BEGINS
 from numpyro_dp.scoring.diagnostics import Diagnostics
@@ -153,6 +154,45 @@ def test_with_noise_intervals_hold_what_they_say(truth):
         widths.append(sd / np.sqrt(np.diag(np.linalg.inv(information))))
     assert 0.90 < np.mean(within) < 0.995
     assert 1.05 < np.median(widths) < 1.8
+
+
+def factors(*sizes):
+    """Records of an intercept, a column and an entry of each factor; what no record tells."""
+    rng = np.random.default_rng(3)
+    tables = [np.eye(size)[rng.integers(0, size, 400)] for size in sizes]
+    design = np.concatenate([np.ones((400, 1)), rng.normal(size=(400, 1)), *tables], axis=1)
+    silent = np.zeros((len(sizes), design.shape[1]))
+    silent[:, 0] = 1
+    for k, (row, end) in enumerate(zip(silent, 2 + np.cumsum(sizes), strict=True)):
+        row[end - sizes[k] : end] = -1
+    return design, silent
+
+
+@pytest.mark.parametrize("sizes", [(5,), (12, 4), (4, 12, 6), (2, 3)])
+@pytest.mark.parametrize("units", [1.0, 1e-7, 1e6])
+def test_entries_that_no_record_tells_are_nothing_whatever_stays(sizes, units):
+    """In units of any size, and one entry for each direction that no record tells is left out."""
+    design, directions = factors(*sizes)
+    sd = np.concatenate([[3.0, 0.5], *(np.full(n, 0.3 + k) for k, n in enumerate(sizes))]) * units
+    silent = np.linalg.qr((directions / sd).T)[0].T
+    touched = (design != 0).astype(float)
+    kinds = np.concatenate([[0, 1], *(np.full(n, 2 + k) for k, n in enumerate(sizes))]).astype(int)
+    meetings = Meetings((touched.T @ touched > 0).astype(float), kinds)
+    heard, prior = heard_directions(PriorMoments(np.zeros(len(sd)), sd), silent, meetings)
+    entries = prior.entries
+    assert entries is not None
+    assert len(entries.latents) == len(sd) - len(sizes)
+    assert 0 not in entries.latents
+    back = np.linalg.inv(entries.of)
+    information = back.T @ heard.basis.T @ (design.T @ design) @ heard.basis @ back
+    scales = np.sqrt(np.diag(information))
+    np.testing.assert_allclose(
+        (information / np.outer(scales, scales))[entries.met == 0], 0, atol=1e-6
+    )
+    # Of the largest factor records still touch one entry each; of others the mean stays.
+    largest = entries.latents >= 2 + sum(sizes) - sizes[-1]
+    if len(sizes) == 1 or sizes[-1] == max(sizes):
+        np.testing.assert_array_equal(entries.met[np.ix_(largest, largest)], np.eye(largest.sum()))
 
 
 def test_of_directions_that_no_record_tells_the_prior_is_left(truth):
