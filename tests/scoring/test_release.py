@@ -261,7 +261,7 @@ def test_columns_beside_groups_need_not_be_centred(centre, wider):
     columns = (age - centre).astype(np.float32), group, y.astype(np.float32)
     for seed in range(4):
         found = release.run(jax.random.key(seed), *columns, progress_bar=False).diagnostics
-        named = [said for said in found.verdicts if "privacy noise doubles" in said]
+        named = [said for said in found.verdicts if "privacy noise widens" in said]
         assert found.widened["slope"] < wider
         assert np.median(found.widened["effect"]) < 1.6
         assert (found.widened["slope"] > 1.5) == any("slope" in said for said in named)
@@ -400,9 +400,9 @@ def test_many_groups_at_a_small_budget_are_named(epsilon, drowned):
         lost = diagnostics.travelled > 3 * math.sqrt(32)
         # What has not arrived is named as that, and few of many groups as of few records.
         if drowned and not lost:
-            assert "noise doubles" in said or "little was told of theta" in said
+            assert "noise widens" in said or "little was told of theta" in said
         else:
-            assert "noise doubles" not in said
+            assert "noise widens" not in said
         assert lost <= drowned
 
 

@@ -627,7 +627,8 @@ def test_what_no_round_heard_of_is_named(truth):
     assert not located(quadratic((information, mode), 1.0), PRIOR, RECORDS).untold("abcd")
     many = at._replace(resolved=np.zeros(9))
     (of_all,) = many.untold("abcdefghi")
-    assert "of a, b, c, d, e, f and 3 more (the least of diagnostics.resolved): their" in of_all
+    named = "of a, b, c, d, e, f and 3 more (the least of released.diagnostics.resolved): their"
+    assert named in of_all
     # An intercept or an input of its own cannot be merged with another.
     assert ". Give priors on the scale of the answer, centre and scale outcomes and columns" in said
     # Where nothing has arrived, narrower priors are the remedy, and wider ones are not named too.
@@ -683,7 +684,7 @@ def test_noise_that_hides_more_than_is_told_is_named(truth):
     assert "told of theta[0]: its" in untold
     assert len(drowned) == 1
     assert drowned[0].startswith(
-        "wide: privacy noise doubles intervals: those of beta, theta[2] are up to "
+        "wide: privacy noise widens intervals: those of beta, theta[2] are up to "
     )
     assert at._replace(widened=np.full(5, 1.5)).verdicts(names) == (untold,)
     # Where the rounds have not arrived no width means anything.
@@ -768,12 +769,12 @@ def test_what_few_records_told_of_is_named(truth):
     ]
     # Of an entry of a walk its neighbours tell.
     assert at.verdicts(names, read, Kind(walks=["level"])) == ()
-    # One verdict on a coordinate: that little was told of it, or that noise doubles it as it does
+    # One verdict on a coordinate: that little was told of it, or that noise widens it as it does
     # others, or that it is untold.
     (few,) = at._replace(widened=np.array([1.0, 3.0, 1.0, 1.0])).verdicts(names, read)
     assert few.startswith("wide: little was told of level[0]: ")
     (wide,) = at._replace(widened=np.array([3.0, 3.0, 1.0, 1.0])).verdicts(names, read)
-    assert wide.startswith("wide: privacy noise doubles intervals: those of beta, level[0]")
+    assert wide.startswith("wide: privacy noise widens intervals: those of beta, level[0]")
     (untold,) = at._replace(resolved=np.array([0.9, 0.1, 0.9, 0.9])).verdicts(names, read)
     assert untold.startswith("wide: next to nothing was told of level[0]")
     assert at._replace(travelled=99.0).verdicts(names, read)[1:] == ()
@@ -913,8 +914,8 @@ def test_more_records_far_out_than_expected_are_named_where_chance_explains_it_n
         ("with care: was hardly told from noise, so that", "with care: was hardly told from noise"),
         ("with care: the rounds disagree (2.1 times", "with care: the rounds disagree"),
         (
-            "wide: privacy noise doubles intervals: those of w (2 of 3)",
-            "wide: privacy noise doubles intervals",
+            "wide: privacy noise widens intervals: those of w (2 of 3)",
+            "wide: privacy noise widens intervals",
         ),
         ("2.5 times too wide (temperature 3)", "2.5 times too wide"),
         ("wide", "wide"),
@@ -1069,7 +1070,7 @@ def test_neighbours_are_told_as_a_range():
     )
     assert listed(["a[0]", "b[1]", "b[2]", "c", "m[0,1]", "m[0,2]", "m[0,3]"]).count("–") == 0
     told = counted([f"w[{k}]" for k in range(20)], np.arange(20) % 2)
-    assert told == "w (10 of 20, the most of diagnostics.widened)"
+    assert told == "w (10 of 20, the most of released.diagnostics.widened)"
     assert set(re.findall(r"diagnostics\.(\w+)", told)) < set(Diagnostics._fields)
     many = listed([f"w[{2 * k}]" for k in range(20)])
     assert many.endswith("w[10] and 14 more")

@@ -21,7 +21,7 @@ _ENTRY = re.compile(r"(?P<site>.*)\[(?P<at>\d+)\]")
 TOLD_OF = "told of"
 # So many coordinates are told by name; of more it is said where they stand.
 NAMED = 6
-_MOST = ", the most of diagnostics.widened"
+_MOST = ", the most of released.diagnostics.widened"
 
 
 class Kind(NamedTuple):
@@ -123,7 +123,7 @@ def listed(names: Sequence[str], least_of: str = "") -> str:
     # One more takes no more room by its name.
     if len(names) <= NAMED + 1:
         return ", ".join(names)
-    where = f" (the least of diagnostics.{least_of})" * bool(least_of)
+    where = f" (the least of released.diagnostics.{least_of})" * bool(least_of)
     return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more{where}"
 
 

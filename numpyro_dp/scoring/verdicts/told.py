@@ -284,7 +284,7 @@ class Told(NamedTuple):
         scales = self._named(drowned & np.isin(self._sites, self.kind.scales))
         skewed = f"; {listed(scales)} may lie off instead" if scales else ""
         return (
-            f"{WIDE}: privacy noise doubles intervals: those of {counted(self.names, drowned)} are "
+            f"{WIDE}: privacy noise widens intervals: those of {counted(self.names, drowned)} are "
             f"up to about {self.widened[drowned].max():.2g} times as wide as the records', before "
             f"a prior or groups' law narrows them{skewed}. Centre columns by public constants, "
             f"give more privacy budget or records{law}, take priors on the scale of the "
