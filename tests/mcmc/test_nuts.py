@@ -365,8 +365,8 @@ def test_only_programs_without_records_are_compiled_lightly(data, monkeypatch):
 @pytest.mark.parametrize(
     ("num_warmup", "nuts", "dense"),
     [
-        (30, {}, True),
-        (29, {}, False),
+        (6, {}, True),
+        (5, {}, False),
         (30, {"dense_mass": False}, False),
         (30, {"inverse_mass_matrix": np.ones(3, np.float32)}, False),
         (5, {"dense_mass": True}, True),
