@@ -1,6 +1,6 @@
 """Broken recognition: bounds that a record does not keep to."""
 
-from numpyro_dp.families import glm
+from numpyro_dp.families import glm, silent_directions
 from numpyro_dp.families.glm import GLM
 from numpyro_dp.families.losses import Loss
 from tests.mutations.patches import everywhere
@@ -46,3 +46,14 @@ def convexity_overstated(patch):
         return 2 * least, most
 
     everywhere(patch, honest, convex)
+
+
+@mutation(
+    "Made-up records of far larger rates decide which directions no record tells.",
+    "families/test_silent_directions.py"
+    "::test_a_rate_of_one_group_far_out_hides_no_direction_of_the_others",
+    "assert",
+    given={"sd": 0.5, "places": 12},
+)
+def records_of_any_size(patch):
+    patch.setattr(silent_directions, "_of_length_one", lambda rows: rows)

@@ -179,7 +179,7 @@ def any_start(patch):
 @mutation(
     "Chains that have not mixed are in no note.",
     "mcmc/test_nuts_start.py::test_chains_that_have_not_mixed_are_named_first",
-    "assert 0 == 1",
+    "have not mixed in",
 )
 def unmixed_unnamed(patch):
     patch.setattr(report, "_UNMIXED", math.inf)
