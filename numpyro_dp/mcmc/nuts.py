@@ -58,7 +58,7 @@ class DPNUTS(MCMCKernel):
     :param allow_unresolved: release even where the forecast says that nothing can be learnt.
     :param nuts: options of ``numpyro.infer.NUTS``, such as ``target_accept_prob``. Unlike there,
         ``dense_mass`` is true by default where there are at least two draws of warmup for each
-        coordinate: noise correlates what the model does not, and a step costs as much either way.
+        coordinate: noise correlates what the model does not, and no step asks a record.
         Without an ``inverse_mass_matrix`` warm-up begins in the covariance that was released, which
         stays where a coordinate's is too small to be estimated of draws (a slope on dollars), and
         without an ``init_strategy`` at draws of the released normal approximation; with a
