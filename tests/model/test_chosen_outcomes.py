@@ -532,7 +532,7 @@ def test_outcomes_without_a_cost_tell_nothing_of_how_much():
         assert jax.grad(of)(values[1]) == pytest.approx(told)
 
 
-def in_two_parts(died, seen, *, one=None, upside_down=False):
+def in_two_parts(died, seen, *, until=None, one=None, upside_down=False):
     """Times that may be censored, as textbooks write them: one or the other is asked."""
     a, b = latents()
     rate = jnp.exp(a)
@@ -541,34 +541,69 @@ def in_two_parts(died, seen, *, one=None, upside_down=False):
         with handlers.mask(mask=died == 1):
             numpyro.sample("time", dist.Exponential(rate), obs=seen)
         with handlers.mask(mask=died == 0):
-            alive = jnp.exp(-rate * seen)
+            alive = jnp.exp(-rate * (seen if until is None else until))
             if upside_down:
                 numpyro.sample("dead", dist.Bernoulli(1 - alive + 0 * b), obs=died)
             else:
                 numpyro.sample("alive", dist.Bernoulli(alive + 0 * b), obs=one)
 
 
-DIED = (np.arange(60) % 3 == 0).astype(np.int32)
+def by_noughts(y):
+    a, b = latents()
+    with numpyro.plate("N", len(y)):
+        numpyro.sample("trick", dist.Poisson(9 - dist.Normal(a, 1).log_prob(y)), obs=0 * b)
+
+
+DIED, UNTIL = (np.arange(60) % 3 == 0).astype(np.int32), np.full(60, 70, np.float32)
+ONE = np.ones(60, np.float32)
 
 
 @pytest.mark.parametrize(
-    ("model", "arrays", "site"),
+    ("model", "arrays", "words"),
     [
-        (in_two_parts, (DIED, Y + 1), "alive"),
+        (in_two_parts, (DIED, Y + 1), "what `alive` observes is the same"),
+        # The limit of each is known beside the time, which the second law does not read.
+        (lambda died, seen, until: in_two_parts(died, seen, until=until),
+         (DIED, Y + 1, UNTIL), "what `alive` observes is the same"),
         # With the ones as an argument of its own, as a note once said.
         (lambda died, seen, one: in_two_parts(died, seen, one=one),
-         (DIED, Y + 1, np.ones(60, np.float32)), "alive"),
-        (lambda died, seen: in_two_parts(died, seen, upside_down=True), (DIED, Y + 1), "dead"),
+         (DIED, Y + 1, ONE), "`alive` is asked of records of which `time` is not"),
+        (lambda died, seen: in_two_parts(died, seen, upside_down=True),
+         (DIED, Y + 1), "what `dead` observes is the same"),
+        (lambda died, seen, until: in_two_parts(died, seen, until=until, one=1 - died),
+         (DIED, Y + 1, UNTIL), "what `alive` observes is the same"),
+        (by_noughts, (Y,), "what `trick` observes is the same"),
     ],
 )  # fmt: skip
-def test_censored_times_in_two_parts_are_refused_with_their_page(model, arrays, site):
+def test_censored_times_in_two_parts_are_refused_with_their_page(model, arrays, words):
     """Shapes lay 5 to 11 of their own sds off, one of eight releases under no note at all."""
     accountant = ndp.Accountant(ndp.Budget(1.0, 1e-5))
-    release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(0.5, 1e-6), accountant=accountant)
-    words = re.escape(f"`{site}` is asked of records of which `time` is not") + ".*survival"
-    with pytest.raises(ndp.UnsupportedModelError, match=words):
+    of = {"accountant": accountant, "allow_unresolved": True}
+    release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(0.5, 1e-6), **of)
+    with pytest.raises(ndp.UnsupportedModelError, match=words + ".*survival"):
         release.run(jax.random.key(0), *arrays, progress_bar=False)
     assert not accountant.entries
+
+
+def of_the_old(age, y):
+    a, _ = latents()
+    with numpyro.plate("N", len(y)):
+        numpyro.sample("y", dist.Bernoulli(logits=a).mask(age > 40), obs=y)
+
+
+def with_a_code(y):
+    a, _ = latents()
+    with numpyro.plate("N", len(y)):
+        given = y != 9
+        numpyro.sample("y", dist.Bernoulli(logits=a).mask(given), obs=jnp.where(given, y, 0))
+
+
+@pytest.mark.parametrize(
+    ("model", "arrays"),
+    [(of_the_old, (np.arange(60), SOME)), (with_a_code, (np.where(DIED, 9, SOME),))],
+)
+def test_an_answer_that_some_do_not_give_is_not_the_same_of_all(model, arrays):
+    way(model, *arrays)
 
 
 def test_two_versions_of_a_questionnaire_are_no_censored_times():

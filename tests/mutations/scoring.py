@@ -111,6 +111,17 @@ def masks_stay(patch):
 
 
 @mutation(
+    "An outcome that is the same of all who are asked is taken for one.",
+    "model/test_chosen_outcomes.py::test_censored_times_in_two_parts_are_refused_with_their_page",
+    "DID NOT RAISE",
+    case=1,
+    fresh=True,
+)
+def fixed_taken(patch):
+    patch.setattr(outcomes, "fixed_outcomes", lambda *_: [])
+
+
+@mutation(
     "Which entries of a table a mask reads is not looked at.",
     "model/test_chosen_outcomes.py::test_outcomes_are_drawn_each_after_those_it_reads",
     "assert",

@@ -15,6 +15,7 @@ from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.chosen_outcomes import chosen_outcomes
+from numpyro_dp.model.guided.fixed_outcomes import fixed_outcomes
 from numpyro_dp.model.guided.own_samples import WithOutcomes, require_own_samples
 from numpyro_dp.model.guided.places import Place
 from numpyro_dp.model.guided.record_scale import record_scale
@@ -194,6 +195,17 @@ class _OneRecord(NamedTuple):
         arguments = self.layout.fill(arrays)
         return row_sites(self.model, self.plate, self.num_records, values, arguments, key, 1)
 
+    def require_observed(self, values: Any, structs: list[Any]) -> None:
+        """Refuse sites that observe the same of all, as a term of the likelihood does."""
+        fixed = fixed_outcomes(partial(self._sites_of, key=random.key(0)), values, structs)
+        if fixed:
+            raise UnsupportedModelError(
+                f"what {quoted(fixed)} observes is the same of all who are asked: it says how "
+                f"probable something is, while {self.asker.name} draws what else might have been "
+                "observed, which never was: the answer would lie far off. Observe what the "
+                f"records show; {_CENSORED}; a plain clip is no way round"
+            )
+
     def in_turn(self, values: Any, structs: list[Any]) -> _OneRecord:
         """This, where masks follow the outcomes that are drawn."""
         sites_of = partial(self._sites_of, key=random.key(0))
@@ -281,6 +293,7 @@ class _OneRecord(NamedTuple):
         structs = self.layout.structs(1)
         possible: list[bool] = []
         with explained(self.plate, 1):
+            self.require_observed(values, structs)
             jax.eval_shape(lambda *at: possible.append(self.can_be_listed(*at)), values, structs)
         scale = self.scale(values, structs) if self.asker is SCORING else None
         if possible[0]:

@@ -98,8 +98,12 @@ class Read:
 
     def always(self) -> bool:
         """Whether what it tells is true whatever its arrays are seen to hold."""
-        held = (self._tried(self.first + i, _VALUES).true for i in self.arrays)
-        return bool(self.arrays) and all(map(np.all, held))
+        return bool(self.arrays) and bool(np.all(self.truths()))
+
+    def truths(self) -> np.ndarray:
+        """Which of its numbers are true whatever its arrays, of which it has some, hold."""
+        held = (self._tried(self.first + i, _VALUES).true.all(0) for i in self.arrays)
+        return np.all([*held], axis=0)
 
     def _following(self, i: int, values: Sequence[float]) -> np.ndarray:
         return self._tried(i, values).follows
