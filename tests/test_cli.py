@@ -294,3 +294,18 @@ def test_the_shell_sees_text_and_exit_code_without_loading_jax(path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert "nothing is wrong" in done.stdout
+
+
+def test_a_reader_who_has_had_enough_gets_no_traceback():
+    command = [sys.executable, "-m", "numpyro_dp", "words"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, b"")
+
+
+def test_every_report_says_where_its_words_are(path, call):
+    ledger = Accountant(path=path)
+    shown = call("ledger", "show", path)[1].out, str(ledger.report()), ledger.report()._repr_html_()
+    assert all("numpyro_dp words" in text for text in shown)

@@ -42,6 +42,10 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+# Where the words of every report stand, the place that the command prints last.
+WORDS = "python -m numpyro_dp words (docs/explanation/ten-words.md)"
+
+
 def _wrapped(lead: str, text: str) -> str:
     return fill(lead + text, _WIDTH, subsequent_indent=" " * len(lead), break_on_hyphens=False)
 
@@ -175,12 +179,13 @@ class SpendingReport:
 
     def __str__(self) -> str:
         lines = [_wrapped(f"{name:<14}", text) for name, text in self._lines()]
+        words = _wrapped(f"{'words':<14}", WORDS)
         if not self.rows:
-            return "\n".join([*lines, "nothing was charged"])
+            return "\n".join([*lines, "nothing was charged", words])
         lines.append("ε alone   time (UTC)           charge")
         for row in self.rows:
             lines.append(_wrapped(f"{rounded_up(row.epsilon):<9} {row.time[:19]:<20} ", str(row)))
-        return "\n".join(lines)
+        return "\n".join([*lines, words])
 
     def _repr_html_(self) -> str:
         head = "".join(
@@ -193,7 +198,7 @@ class SpendingReport:
             for row in self.rows
         )
         titles = "<tr><th>charge</th><th>ε alone</th><th>time (UTC)</th></tr>"
-        return f"<table>{head}{titles}{body}</table>"
+        return f"<table>{head}{titles}{body}</table><p>{escape(WORDS)}</p>"
 
 
 def spending(

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -49,7 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LedgerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(text)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Whoever read along, as `head` does, has had enough; nor is there anybody to flush to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 

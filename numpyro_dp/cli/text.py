@@ -6,7 +6,7 @@ from textwrap import fill
 
 from numpyro_dp.accounting import Entry, relation_text, rounded_up
 from numpyro_dp.accounting.events import describe, to_json
-from numpyro_dp.accounting.spending import printable, spent_lines, what_is_left
+from numpyro_dp.accounting.spending import WORDS, printable, spent_lines, what_is_left
 from numpyro_dp.cli.snapshot import DELTAS, Snapshot
 
 _WIDTH = 80
@@ -17,12 +17,13 @@ _SCHEMA = "numpyro_dp.Ledger/1"
 def show(ledger: Snapshot) -> tuple[str, int]:
     """Return the budget, the totals and every charge as text of 80 columns, and exit code 0."""
     lines = [_line(name, text) for name, text in _summary(ledger)]
+    words = _line("words", WORDS)
     if not ledger.entries:
-        return "\n".join([*lines, "", "nothing was charged"]), 0
+        return "\n".join([*lines, "", "nothing was charged", "", words]), 0
     width = max(3, len(str(len(ledger.entries))))
     head = f"{'#':>{width}}  {'time (UTC)':<19}  {'ε alone':<9}  charge"
     rows = [_row(ledger, entry, width) for entry in ledger.entries]
-    return "\n".join([*lines, "", head, *rows]), 0
+    return "\n".join([*lines, "", head, *rows, "", words]), 0
 
 
 def verify(ledger: Snapshot) -> tuple[str, int]:

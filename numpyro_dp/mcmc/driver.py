@@ -46,12 +46,13 @@ class MCMC(Reported):
     ``get_extra_fields``, ``print_summary``, ``post_warmup_state``, thinning, ``Predictive`` on the
     samples); the differences are all about privacy.
 
-    :param kernel: a numpyro_dp kernel, such as :class:`~numpyro_dp.DPSGLD`.
-    :param int num_warmup: warm-up draws; charged like any other.
+    :param kernel: a numpyro_dp kernel. With :class:`~numpyro_dp.DPNUTS` one release is charged, and
+        warm-up, draws and chains are free; every other looks at the records in each step.
+    :param int num_warmup: warm-up draws; but with ``DPNUTS`` charged like any other.
     :param int num_samples: draws kept.
-    :param int num_chains: chains; each one is charged.
-    :param int thinning: keep every ``thinning``-th draw. Thinned-away draws are paid for, so the
-        default is to keep them all.
+    :param int num_chains: chains; but with ``DPNUTS`` each one is charged.
+    :param int thinning: keep every ``thinning``-th draw. Thinned-away draws are paid for (but with
+        ``DPNUTS``), so the default is to keep them all.
     :param postprocess_fn: function of one unconstrained draw (a dict) in place of constraining.
     :param chain_method: ``"vectorized"`` (default), all in one program; ``"sequential"``, or
         ``"parallel"``: one chain a device, the records copied to each.
@@ -66,13 +67,13 @@ class MCMC(Reported):
 
     Whether the draws are worth having is in :attr:`verdicts`, all in one place.
 
-    **Privacy.** ``run`` counts the private steps, fixes the noise, charges the accountant (durably,
+    **Privacy.** ``run`` counts the private steps (of ``DPNUTS`` those of its release), fixes the noise, charges the accountant (durably,
     all or nothing), and only then lets the compiled loop see the records. A run that fails or is
     interrupted afterwards stays charged. ``warmup`` charges the samples too, and the ``run`` that
     follows it charges nothing more; any further ``run`` is a charge of its own. The unit, the
     relation, δ and every condition are in :attr:`privacy`.
 
-    **Example**: see :class:`~numpyro_dp.DPSGLD`.
+    **Example**: see :class:`~numpyro_dp.DPNUTS`.
     """
 
     # Of DPNUTS, within a run.

@@ -6,6 +6,7 @@ from textwrap import fill
 
 from numpyro_dp.accounting.report.facts import Statement
 from numpyro_dp.accounting.rounding import rounded_down, rounded_up
+from numpyro_dp.accounting.spending import WORDS
 
 _WIDTH = 100
 _NAME = 18
@@ -117,7 +118,8 @@ def _facts(report: Statement) -> list[tuple[str, str]]:
         lines.append(("whole ledger", ledger(report)))
     used = ", ".join(f"{name} {version}" for name, version in report.versions)
     charges = f"{len(report.events)}, recomputable: report.recompute()"
-    return [*lines, ("charges", charges), ("versions", f"{used}; {report.created_at}")]
+    lines += [("charges", charges), ("versions", f"{used}; {report.created_at}")]
+    return [*lines, ("words", WORDS)]
 
 
 def ledger(report: Statement) -> str:

@@ -10,7 +10,7 @@ from textwrap import wrap
 from numpyro_dp.accounting.report import render
 from numpyro_dp.accounting.report.facts import Statement
 from numpyro_dp.accounting.rounding import rounded_up
-from numpyro_dp.accounting.spending import printable
+from numpyro_dp.accounting.spending import WORDS, printable
 
 LINES = 20
 WIDTH = 100
@@ -25,10 +25,7 @@ _FULL, _CUT = ".full()", " …"
 _SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
 # Where a sentence may end before its end; less than so much of it says nothing, as a rank alone.
 _CLAUSE, _SAYS = re.compile(r"(?<=[;:,]) | (?=\()"), 16
-_POINTER = (
-    "more",
-    ".full() has every line; python -m numpyro_dp words (docs/explanation/ten-words.md)",
-)
+_POINTER = ("more", f".full() has every line; {WORDS}")
 # Name and lines of a fact, without the name's column.
 _Row = tuple[str, list[str]]
 

@@ -93,6 +93,12 @@ def test_html_and_markdown_are_escaped():
     assert "\\| cell" in report.to_markdown()
 
 
+def test_reports_in_full_say_where_their_words_are():
+    report = build()
+    forms = report.full(), report.to_markdown(), report._repr_html_()
+    assert all("ten-words" in text for text in forms)
+
+
 @pytest.mark.parametrize("changes", [{}, {"entries": [("test", NonPrivateDpEvent())]}])
 def test_round_trips(changes):
     report = build(**changes, clip_norm=math.inf, accountant=Accountant())
