@@ -169,6 +169,9 @@ def public(value: Any) -> Public:
     **Privacy.** No guarantee covers what is wrapped. It is kept with the model, hashed, and
     pickled.
 
+    **References.** What may be declared public: *Covariates of groups*
+    (docs/howto/covariates-of-groups.md).
+
     **Example**::
 
         >>> import numpy as np

@@ -196,6 +196,10 @@ def shard(*arrays: Any, devices: Sequence[jax.Device] | None = None) -> Any:
 
     **Privacy.** Records move to the devices and nowhere else; nothing is released or charged.
 
+    **References.** *Several devices* (docs/howto/several-devices.md) and *Several machines*
+    (docs/howto/several-machines.md); how their sums stay exact: *How a step is released*
+    (docs/explanation/how-a-step-is-released.md).
+
     **Example**::
 
         >>> import jax, numpy as np

@@ -78,6 +78,9 @@ class RecordSource:
     fetched before the charge; a failure after it ends the run with one fixed message. What the
     store itself logs or prints is its own.
 
+    **References.** ``__getitems__`` is that of PyTorch's map-style datasets. What a store sees, and
+    why it matters: *Records larger than memory* (docs/howto/larger-than-memory.md).
+
     **Example**::
 
         >>> import numpy as np

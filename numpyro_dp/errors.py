@@ -21,6 +21,9 @@ class UnsupportedModelError(ValueError):
     **Privacy.** It is raised before any charge, from shapes and names alone; under ``add_remove``
     it does not tell the number of records.
 
+    **References.** Which models are split, and how: *Make your model fit*
+    (docs/howto/fit-your-model.md).
+
     **Example**: see the how-to *Make your model fit*.
     """
 
@@ -32,6 +35,8 @@ class BudgetExceededError(RuntimeError):
 
     **Privacy.** Its numbers come from charged events and the budget, never from records.
 
+    **References**: see :class:`Accountant`.
+
     **Example**: see the how-to *Read a `BudgetExceededError`*.
     """
 
@@ -40,6 +45,8 @@ class LedgerError(RuntimeError):
     """A ledger file is foreign, damaged or fixed to another budget; it was left untouched.
 
     **Privacy.** It names the file and what is wrong with it, and nothing of any record.
+
+    **References**: see :class:`Accountant`.
 
     **Example**: see :class:`Accountant`.
     """

@@ -293,6 +293,8 @@ class ChargePlan(Accountant):
     It is taken wherever an accountant is, and shares its ledger: processes that open one ledger
     draw from the same plans. ``charge`` takes a part out of what was planned and costs nothing
     more; all else is as in the ledger.
+
+    **Privacy.** All of it was charged when the plan was made, used or not; a part is drawn once.
     """
 
     def __init__(self, accountant: Accountant, entry: Entry) -> None:

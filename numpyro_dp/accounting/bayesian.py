@@ -30,7 +30,7 @@ _LEVELS = 200
 
 @dataclass(frozen=True)
 class TypicalCost:
-    """A typical-case diagnostic beside the worst case.
+    """A typical-case diagnostic beside the worst case; made by ``typical_cost``.
 
     :param cost: ε_μ of the sample of records.
     :param delta: δ_μ, and the δ of ``worst_case``.
@@ -38,6 +38,8 @@ class TypicalCost:
     :param num_records: m, how many public or held-out records the figure is about.
     :param quantile: of the records' costs, None for their exponential average.
     :param num_steps: steps of the run.
+
+    **Privacy.** A function of the distances that were given: public where these are.
     """
 
     cost: float
@@ -78,7 +80,8 @@ class BayesianAccountant:
     **References.** Triastcyn and Faltings, *Bayesian Differential Privacy for Machine Learning*
     (2020). Their estimator adds a Student-t bound and claims a failure probability of 1e-15; with
     one record in a thousand far from the rest, a sample misses all of them, and with them the
-    bound, nine times in ten. No confidence is stated here. privacy.md section 11.
+    bound, nine times in ten. No confidence is stated here: *Bayesian differential privacy is not
+    differential privacy* (docs/explanation/bayesian-dp.md).
 
     **Example**::
 

@@ -23,6 +23,9 @@ class Budget:
 
     **Privacy.** A pair of numbers; both must be chosen without looking at the records. Which data
     sets it compares is said by the ``relation`` of whoever is given the budget.
+
+    **References.** Dwork and Roth, *The Algorithmic Foundations of Differential Privacy* (2014),
+    definition 2.4.
     """
 
     epsilon: float

@@ -35,6 +35,10 @@ def calibrate(
 
     **Privacy.** Reads constants of a mechanism and a budget, and no record: free.
 
+    **References.** Balle and Wang, *Improving the Gaussian Mechanism for Differential Privacy*
+    (2018), for a Gaussian, from which the search starts; *Budgets, ledgers and reports*
+    (docs/reference/accounting.md).
+
     **Example**::
 
         >>> from numpyro_dp.accounting.events import GaussianDpEvent
@@ -84,7 +88,7 @@ def largest(
 
     **Privacy.** Nothing is released; the family must use public numbers alone.
 
-    **References.** design.md section 5.
+    **References.** *Budgets, ledgers and reports*.
 
     **Example**::
 

@@ -1,7 +1,7 @@
 """From an event to its privacy curve, ε(δ) and δ(ε).
 
 What ``bounds`` proves of the event is composed by dp-accounting as one privacy loss distribution;
-total variation stays outside (privacy.md section 1).
+total variation stays outside: *Budgets, ledgers and reports* (docs/reference/accounting.md).
 """
 
 import math
@@ -20,6 +20,8 @@ class PrivacyCurve:
 
     Every value is an upper bound: the event is (ε, δ)-differentially private for each pair that
     the two methods return. Made by ``privacy_curve``.
+
+    **Privacy.** A function of the event's public constants: free.
     """
 
     composition: Composition
@@ -116,7 +118,11 @@ def privacy_curve(
     :returns: The curve, with methods ``epsilon(delta)`` and ``delta(epsilon)``.
     :raises ValueError: when the relation or an event is unknown.
 
-    **References.** privacy.md sections 0 to 2; design.md section 5.
+    **Privacy.** A function of the event's public constants: free.
+
+    **References.** Balle, Barthe and Gaboardi, *Privacy Amplification by Subsampling: Tight
+    Analyses via Couplings and Divergences* (2018), who call it the privacy profile; *Budgets,
+    ledgers and reports*, and for each event *Events* (docs/reference/events.md).
 
     **Example**::
 

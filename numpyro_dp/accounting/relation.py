@@ -40,7 +40,7 @@ def relation_text(relation: Relation) -> str:
 
 
 def sensitivity(relation: Relation) -> float:
-    """Return the sensitivity of a clipped sum in clip norms (privacy.md section 0).
+    """Return the sensitivity of a clipped sum in clip norms (docs/reference/events.md).
 
     An event holds the noise multiplier for one clip norm; only here does the relation enter, so
     that nobody doubles it a second time.

@@ -135,6 +135,8 @@ class SpendingReport:
     :param budget: the ε that may be spent in all, None without a limit.
     :param left: the largest ε whose Gaussian event still fits.
     :param path: the ledger's file, None in memory.
+
+    **Privacy.** A function of charged events, the budget and the callers' labels.
     """
 
     rows: tuple[SpendingRow, ...]

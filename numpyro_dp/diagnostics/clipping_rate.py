@@ -46,6 +46,8 @@ class ClippingRate(NamedTuple):
 
     **Privacy.** One released sum, paid for by the function's charge.
 
+    **References**: see :func:`clipping_rate`.
+
     **Example**: see :func:`clipping_rate`.
     """
 
@@ -117,8 +119,10 @@ def clipping_rate(
     table, charged before a record is read. The standard deviation of the share is
     ``noise_multiplier / 2N``. Under add/remove, where N is private, it is refused.
 
-    **References.** The Gaussian mechanism; privacy.md section 2 for the centred count, section 5
-    for the bias of cut terms.
+    **References.** Dwork and Roth, *The Algorithmic Foundations of Differential Privacy* (2014),
+    for the Gaussian mechanism; *How a step is released*
+    (docs/explanation/how-a-step-is-released.md) for the centred count, *Events*
+    (docs/reference/events.md) for the bias of cut terms.
 
     **Example**::
 

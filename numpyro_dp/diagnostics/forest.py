@@ -59,6 +59,9 @@ def plot_forest(
     **Privacy.** Post-processing of draws: free where they were released. Draws of a sampler that is
     not private stay what they are: a picture with them in it is not for publication.
 
+    **References.** After ``plot_forest`` of ArviZ: Kumar, Carroll, Hartikainen and Martin, *ArviZ,
+    a unified library for exploratory analysis of Bayesian models in Python* (2019).
+
     **Example**::
 
         >>> import matplotlib; matplotlib.use("Agg")

@@ -74,6 +74,10 @@ def from_numpyro(
     are copied as they are, so they must come from public values; ``prior`` and ``predictions`` with
     one entry for each record are refused, since they were evaluated at the records.
 
+    **References.** Kumar, Carroll, Hartikainen and Martin, *ArviZ, a unified library for
+    exploratory analysis of Bayesian models in Python* (2019), for the groups; *Inspect a private
+    posterior in ArviZ* (docs/howto/inspect-in-arviz.md).
+
     **Example**::
 
         >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist

@@ -29,6 +29,8 @@ class MissingCount(NamedTuple):
 
     **Privacy.** One released count, paid for by the function's charge.
 
+    **References**: see :func:`count_missing`.
+
     **Example**: see :func:`count_missing`.
     """
 
@@ -68,7 +70,9 @@ def count_missing(
     event ``Gaussian(noise_multiplier)`` on the integer lattice and the total variation of its
     table, charged before a record is read. Under add/remove, where N is private, it is refused.
 
-    **References.** The Gaussian mechanism; privacy.md section 2 for the centred count.
+    **References.** Dwork and Roth, *The Algorithmic Foundations of Differential Privacy* (2014),
+    for the Gaussian mechanism; *How a step is released*
+    (docs/explanation/how-a-step-is-released.md) for the centred count.
 
     **Example**::
 

@@ -55,6 +55,10 @@ def plot_privacy_curve(
 
     **Privacy.** Computed from the charged events alone, which are public: free.
 
+    **References.** Balle, Barthe and Gaboardi, *Privacy Amplification by Subsampling: Tight
+    Analyses via Couplings and Divergences* (2018), who call the curve the privacy profile;
+    *Budgets, ledgers and reports* (docs/reference/accounting.md).
+
     **Example**::
 
         >>> import matplotlib; matplotlib.use("Agg")
@@ -98,6 +102,8 @@ def plot_epsilon_by_step(
 
     **Privacy.** Computed from the charged events alone, which are public: free.
 
+    **References.** *Budgets, ledgers and reports*, for how ε is found.
+
     **Example**::
 
         >>> import matplotlib; matplotlib.use("Agg")
@@ -134,6 +140,8 @@ def plot_budget(accountant: Accountant, *, ax: Axes | None = None) -> Axes:
     :raises ImportError: when matplotlib is not installed.
 
     **Privacy.** Computed from the charged events alone, which are public: free.
+
+    **References.** *Budgets, ledgers and reports*, for what counts and what is left.
 
     **Example**::
 

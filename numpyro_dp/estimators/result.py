@@ -19,11 +19,15 @@ class EstimatorResult:
     It unpacks like ``numpyro.infer.svi.SVIRunResult``, and ``params`` serves an ``AutoDelta`` guide
     of the same model; there is no state and there are no losses, which would tell of the records.
 
-    :param params: ``{site}_auto_loc`` for each latent site, on its own support.
-    :param sites: latent sites and data-free deterministic ones at the estimate.
+    :param params: ``{site}_auto_loc`` for each latent site: an array of the site's own shape, on
+        its own support.
+    :param sites: latent sites and data-free deterministic ones at the estimate, by name, each of
+        its own shape.
     :param privacy: the privacy statement of everything this estimator object has run.
 
     **Privacy.** Post-processing of one released vector: everything here may be published.
+
+    **References**: see :class:`ObjectivePerturbation`.
 
     **Example**: see :class:`ObjectivePerturbation`.
     """

@@ -271,6 +271,8 @@ def prior_curvature(model: PrivateModel) -> tuple[float, float]:
     :param model: the model, split.
     :returns: m, rounded down (0 for a prior that is flat in some direction), and M, rounded up.
     :raises UnsupportedModelError: when the curvature is not provably constant, naming the site.
+
+    **Privacy.** No record is looked at: the prior is a program that reads none.
     """
     prior = gaussian_prior(model)
     return prior.least, prior.most

@@ -140,6 +140,8 @@ class AdaptedForecast(NamedTuple):
     - **clip_norm**: bound on a record's score in these (of a Metropolis kernel: ``lipschitz``).
     - **located**: forecast of the release that gives these coordinates.
     - **released**: what :class:`~numpyro_dp.DPNUTS` would promise at the same ε.
+
+    **Privacy.** A function of shapes, public values and the model: free.
     """
 
     relaxation_times: float

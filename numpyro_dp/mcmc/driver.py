@@ -65,13 +65,21 @@ class MCMC(Reported):
         once, and an accountant with a budget refuses it unless ``allow_conditional=True``.
     :raises ValueError: for a kernel that is not private, or an option that would leak.
 
+    ``get_samples()`` gives one array a site, on its own support, of shape (chains · draws, ...),
+    with ``group_by_chain=True`` (chains, draws, ...), where draws are num_samples // thinning.
+    ``get_extra_fields()`` has the same leading axes.
+
     Whether the draws are worth having is in :attr:`verdicts`, all in one place.
 
-    **Privacy.** ``run`` counts the private steps (of ``DPNUTS`` those of its release), fixes the noise, charges the accountant (durably,
-    all or nothing), and only then lets the compiled loop see the records. A run that fails or is
-    interrupted afterwards stays charged. ``warmup`` charges the samples too, and the ``run`` that
-    follows it charges nothing more; any further ``run`` is a charge of its own. The unit, the
-    relation, δ and every condition are in :attr:`privacy`.
+    **Privacy.** ``run`` counts the private steps (of ``DPNUTS`` those of its release), fixes the
+    noise, charges the accountant (durably, all or nothing), and only then lets the compiled loop
+    see the records. A run that fails or is interrupted afterwards stays charged. ``warmup`` charges
+    the samples too, and the ``run`` that follows it charges nothing more; any further ``run`` is a
+    charge of its own. The unit, the relation, δ and every condition are in :attr:`privacy`.
+
+    **References.** The interface: Phan, Pradhan and Jankowiak, *Composable Effects for Flexible and
+    Accelerated Probabilistic Programming in NumPyro* (2019). What is charged, and when: *How a step
+    is released* (docs/explanation/how-a-step-is-released.md).
 
     **Example**: see :class:`~numpyro_dp.DPNUTS`.
     """
@@ -138,7 +146,7 @@ class MCMC(Reported):
 
     @property
     def post_warmup_state(self) -> Any:
-        """The state from which the next :meth:`run` goes on, as in NumPyro.
+        """The state from which the next :meth:`run` goes on, as in NumPyro; ``None``: from a start.
 
         A state that this object did not leave behind itself was paid for elsewhere, and the
         report says that its ε does not cover it.

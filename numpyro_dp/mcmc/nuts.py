@@ -69,7 +69,8 @@ class DPNUTS(MCMCKernel):
     records, Gaussian mechanism, sensitivity 1 under zero-out and 2 under replace-one. Draws, energy
     and every other field of the state are post-processing, and may be shown.
 
-    **References.** scoring.md; Hoffman and Gelman, *The No-U-Turn Sampler* (JMLR 2014).
+    **References.** For the release :class:`~numpyro_dp.LikelihoodRelease`; Hoffman and Gelman, *The
+    No-U-Turn Sampler* (JMLR 2014).
 
     **Example**::
 

@@ -38,8 +38,8 @@ def centre(
     **Privacy.** A function of one record and released values. The caller clips ``score - c``, so
     the sensitivity is that of a plain clip, whatever c is.
 
-    **References.** privacy.md section 2. The equation is that of Huber's estimate of location
-    (1964), solved by iterative reweighting.
+    **References.** *How a step is released* (docs/explanation/how-a-step-is-released.md). The
+    equation is that of Huber's estimate of location (1964), solved by iterative reweighting.
 
     **Example**::
 
@@ -103,7 +103,7 @@ def centred_clip(
     **Privacy.** A function of one record and released values, of norm ``clip_norm`` at most: the
     sensitivity is that of a plain clip.
 
-    **References.** privacy.md section 2.
+    **References.** *How a step is released*.
 
     **Example**::
 

@@ -18,8 +18,12 @@ from numpyro_dp.mechanisms.private_sum import PrivateSum
 class Touched(NamedTuple):
     """One record's vector: the rows it touches of a table, and what it adds to them.
 
-    :param slots: row numbers, strictly increasing; from the number of rows on, padding.
-    :param values: one row of the table each; what stands beside padding is ignored.
+    :param slots: row numbers, strictly increasing, shape (touched,); from the number of rows on,
+        padding.
+    :param values: one row of the table each, shape (touched, width); what stands beside padding is
+        ignored.
+
+    **Privacy.** A function of one record, which never leaves unclipped.
     """
 
     slots: Int32[Array, " touched"]

@@ -55,6 +55,8 @@ class Diagnostics(NamedTuple):
       times the root of the number of coordinates the release has not arrived.
     - **verdicts**: what that means, in sentences; empty where nothing is wrong. They are of the
       release: those on chains that sampled it stand beside them in ``mcmc.verdicts``.
+
+    **Privacy.** A function of what was released: free to publish.
     """
 
     information: np.ndarray

@@ -63,6 +63,9 @@ class Forecast(NamedTuple):
     - **cases**: whether an outcome is of whole numbers, as cases or events are, which may be rare.
     - **crowd**: which latent has most of many coordinates, and what is done about it.
     - **notes**: what the kind of the model says against a release of it, as its report will.
+    - **ledger**: whether the budget of the accountant has room for it now; empty without one.
+
+    **Privacy.** A function of shapes, public values, the model and charged events: free.
     """
 
     signal: float
@@ -79,6 +82,7 @@ class Forecast(NamedTuple):
     cases: bool = False
     crowd: str = ""
     notes: tuple[str, ...] = ()
+    ledger: str = ""
 
     @property
     def remedy(self) -> str:
@@ -113,16 +117,18 @@ class Forecast(NamedTuple):
         )
 
     def __str__(self) -> str:
+        ledger = (self.ledger,) if self.ledger else ()
         return (
-            f"{self.num_rounds} rounds of scores and information, {self.dim} coordinates, "
-            f"{self.num_records} records, ε = {self.privacy.epsilon:g} at "
-            f"δ = {self.privacy.delta:g} ({self.relation})\n"
+            f"{self.num_rounds + 1} private steps: sizes of scores, then {self.num_rounds} rounds "
+            f"of scores and information\n"
+            f"  {self.dim} coordinates, {self.num_records} records, "
+            f"ε = {self.privacy.epsilon:g} at δ = {self.privacy.delta:g} ({self.relation})\n"
             f"  κ = {self.signal:.3g}, signal over noise by coordinate (from {_LEAST_SIGNAL:g}, "
             f"good at {_PLAIN:g}); of the information {self.shape:.3g} (from {_LEAST_SHAPE:g})\n"
             f"  about {self.passes} gradients of all records\n"
             + "\n".join(
                 fill(text, 100, initial_indent="  ", subsequent_indent="  ")
-                for text in (self.promise, *(f"note: {note}" for note in self.notes))
+                for text in (*ledger, self.promise, *(f"note: {note}" for note in self.notes))
             )
         )
 

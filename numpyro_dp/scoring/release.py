@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Accountant, Budget, Relation, calibrate
-from numpyro_dp.accounting.events import GaussianDpEvent
+from numpyro_dp.accounting import Accountant, Budget, Relation, calibrate, rounded_down
+from numpyro_dp.accounting.events import DpEvent, GaussianDpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.execution.account import Account, ChargedRun
@@ -55,6 +55,8 @@ _OUTCOMES = 0x73636F72
 _ADAPTATION_RATIO = 1.25
 # Entries of one latent from which a refusal asks whose they are.
 _MANY = 50
+# Fewer records than this an entry may be the rows of one person.
+_ROWS = 20
 
 
 class LikelihoodRelease:
@@ -90,8 +92,10 @@ class LikelihoodRelease:
     Under add/remove it is refused: the number of records is in every formula.
     Outcomes that are drawn come from the caller's key: public randomness, on which nothing rests.
 
-    **References.** scoring.md; for one-step estimators Le Cam (1956); for clipping by whitened
-    norms Huber (1981), section 8.
+    **References.** *How a step is released* (docs/explanation/how-a-step-is-released.md) and *From
+    release to posterior* (docs/tutorials/from-release-to-posterior.md); for one-step estimators Le
+    Cam, *On the asymptotic theory of estimation and testing hypotheses* (1956); for clipping by
+    whitened norms Huber, *Robust Statistics* (1981), section 8.
 
     **Example**::
 
@@ -144,7 +148,10 @@ class LikelihoodRelease:
         :returns: the forecast; ``print`` it.
         :raises UnsupportedModelError: as :meth:`run`.
         """
-        return self.bind(args, kwargs, self._account.relation).forecast
+        bound = self.bind(args, kwargs, self._account.relation)
+        steps = bound.plan.num_steps
+        room = _room(self.accountant, bound.plan.cost(steps, steps))
+        return bound.forecast._replace(ledger=room)
 
     def run(
         self, rng_key: Any, *args: Any, progress_bar: bool = True, **kwargs: Any
@@ -204,6 +211,17 @@ class LikelihoodRelease:
         refuse_private_size(relation)
         model = private_model(self._model, args, dict(kwargs), data_plate=self._data_plate)
         return bound_release(model, self._privacy, relation, self._num_rounds)
+
+
+def _room(accountant: Accountant | None, event: DpEvent) -> str:
+    """Whether the budget of an accountant has room for a charge, in words; empty without one."""
+    if accountant is None or accountant.budget is None:
+        return ""
+    total, left = accountant.budget.epsilon, rounded_down(accountant.remaining())
+    of = f"ledger: ε = {left} of {total:g} at δ = {accountant.budget.delta:g} is left"
+    if accountant.fits(event):
+        return f"{of}, and this fits"
+    return f"{of}, and this does not fit: the run would be refused, and nothing charged"
 
 
 def refuse_private_size(relation: Relation) -> None:
@@ -313,12 +331,14 @@ def _crowd(model: PrivateModel) -> str:
     name, largest = max(latents, key=lambda each: each[1].size)
     if largest.size < _MANY or 2 * largest.size < dim:
         return ""
-    return (
-        f"{largest.size} of the {dim} coordinates are of `{name}`: where there is one for each "
-        "person, make a person with all of theirs the record, and integrate it out "
-        "(docs/howto/choose-the-unit.md); where groups are counties, shops or items, give the "
-        "small ones a common entry, or take out columns"
+    persons = (
+        "where there is one for each person, make a person with all of theirs the record, and "
+        "integrate it out (docs/howto/choose-the-unit.md)"
     )
+    groups = "where groups are counties, shops or items, give the small ones a common entry"
+    first = (persons, groups) if model.num_records < _ROWS * largest.size else (groups, persons)
+    said = "; ".join(first)
+    return f"{largest.size} of the {dim} coordinates are of `{name}`: {said}; or take out columns"
 
 
 def _facts(bound: BoundRelease, at: Located) -> RunFacts:

@@ -229,7 +229,7 @@ class ReleasedLikelihood:
     **Privacy.** Everything here is post-processing of what was charged: any prior, any
     parametrisation, any number of draws costs nothing more.
 
-    **References.** scoring.md, section 1.
+    **References**: see :class:`LikelihoodRelease`.
 
     **Example**: see :class:`~numpyro_dp.LikelihoodRelease` and :class:`~numpyro_dp.DPNUTS`.
     """
@@ -277,6 +277,8 @@ class ReleasedLikelihood:
         :param num_samples: draws.
         :param group_by_chain: give each array a leading axis of one chain.
         :returns: one array a site, of shape (num_samples, ...).
+
+        **Privacy.** Post-processing of what was released: free.
         """
         key = random.key(0) if rng_key is None else rng_key
         shape = _validate.positive_int("num_samples", num_samples), len(self.located.mean)

@@ -26,12 +26,15 @@ from numpyro_dp.mechanisms import PrivateSum
 class CentredInputs(NamedTuple):
     """Inputs with a released shift subtracted.
 
-    - **shift**: what was subtracted from each column; 0 at the intercept.
-    - **intercept**: column of ones, or ``None``.
+    - **shift**: what was subtracted from each column, in its units, shape (columns,); 0 at the
+      intercept.
+    - **intercept**: number of the column of ones, from 0, or ``None``.
     - **privacy**: the :class:`~numpyro_dp.PrivacyReport` of the shift.
 
     **Privacy.** The shift is released and may be published; inputs that :meth:`centre` gives are
     private records as before.
+
+    **References**: see :class:`PrivateCentre`.
 
     **Example**: see :class:`PrivateCentre`.
     """
@@ -41,13 +44,18 @@ class CentredInputs(NamedTuple):
     privacy: PrivacyReport
 
     def centre(self, x: ArrayLike) -> Float[Array, "rows columns"]:
-        """Inputs with the shift subtracted, row by row; **private** where ``x`` is."""
+        """Inputs with the shift subtracted, row by row; **private** where ``x`` is.
+
+        :param x: shape (rows, columns).
+        :returns: an array of the same shape.
+        """
         return jnp.asarray(x) - self.shift
 
     def restore(self, coefficients: ArrayLike) -> Float[Array, "... columns"]:
         """Coefficients of the original inputs, from those of the centred ones.
 
-        :param coefficients: last axis: columns.
+        :param coefficients: shape (..., columns).
+        :returns: an array of the same shape.
         :raises ValueError: without an intercept, which is what takes up the shift.
         """
         if self.intercept is None:
@@ -82,7 +90,9 @@ class PrivateCentre:
     the number of rows is private, it is refused. The centred inputs themselves are as private as
     they were.
 
-    **References.** privacy.md section 2, private centring; the Gaussian mechanism.
+    **References.** Dwork and Roth, *The Algorithmic Foundations of Differential Privacy* (2014),
+    for the Gaussian mechanism; *How a step is released*
+    (docs/explanation/how-a-step-is-released.md).
 
     **Example**::
 

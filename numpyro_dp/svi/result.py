@@ -17,13 +17,16 @@ from numpyro_dp.model.guided.model import VariationalModel
 class DPSVIRunResult(SVIRunResult):
     """Parameters of a private run; unpacks like NumPyro's ``SVIRunResult``.
 
-    - **params**: constrained parameters of guide and model.
+    - **params**: constrained parameters of guide and model, one array each, of the shape that the
+      guide gives it.
     - **state**: the last ``SVIState``, its key zeroed.
     - **losses**: ``None``; with an :class:`~numpyro_dp.ElboTrace` a noisy loss for each step after
       which one was released, NaN elsewhere, shape (num_steps,).
     - **privacy**: the :class:`~numpyro_dp.PrivacyReport` of everything its object has run.
 
     **Privacy.** Released parameters and what follows from them: free to publish with ``privacy``.
+
+    **References**: see :class:`DPSVI` and :class:`VIPS`.
 
     **Example**: see :class:`DPSVI`.
     """

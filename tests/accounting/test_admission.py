@@ -428,7 +428,7 @@ def test_a_first_charge_that_takes_everything_leaves_no_room():
     assert not by_rule(GaussianDpEvent(1 / shift * (1 + 1e-12)), GaussianDpEvent(1e3))
 
 
-# --- the losses of filter.md, section 4; all of them: tests/benchmarks/filter_loss.py
+# --- what charges cost that are chosen later; all of them: tests/benchmarks/filter_loss.py
 
 
 LOSSES = [

@@ -68,7 +68,7 @@ def test_one_step_agrees_with_quadrature(relation, rate, noise):
         assert got <= truth * (1 + 2e-3) + 1e-9
 
 
-# Trap 1 of privacy.md section 0: RDP ignores the relation.
+# docs/reference/events.md: dp-accounting's RDP ignores the relation.
 def test_replace_one_is_not_what_dp_accounting_rdp_says():
     event = SelfComposedDpEvent(GaussianDpEvent(2.0), 10)
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE

@@ -1,4 +1,4 @@
-"""What charges that are chosen later cost, against the same list planned: filter.md, section 4.
+"""What charges that are chosen later cost, against the same list planned.
 
 ``python tests/benchmarks/filter_loss.py`` prints the least ε whose budget admits each list, one
 charge after the other, over the ε of the list in one plan (δ = 1e-5, zero-out).

@@ -15,6 +15,7 @@ from numpyro.infer.util import log_density
 from scipy.special import expit
 
 import numpyro_dp as ndp
+from numpyro_dp.accounting import rounded_down
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.mechanisms import CHACHA20
 from numpyro_dp.model.data_free import read_coordinates
@@ -658,6 +659,34 @@ def test_a_forecast_reads_no_value(y):
     assert found == release.forecast(np.full_like(y, np.nan))
     assert found == release.forecast(jax.ShapeDtypeStruct(y.shape, y.dtype))
     assert found == ndp.DPNUTS(gaussian, privacy=BUDGET).forecast(y)
+
+
+def test_a_forecast_says_whether_the_ledger_has_room(y):
+    accountant = ndp.Accountant(ndp.Budget(1.0, 1e-5))
+    kernel = ndp.DPNUTS(gaussian, privacy=ndp.Budget(0.8, 1e-5), accountant=accountant)
+    assert "is left, and this fits" in str(kernel.forecast(y))
+    ndp.MCMC(kernel, num_warmup=10, num_samples=10, progress_bar=False).run(jax.random.key(0), y)
+    said = kernel.forecast(y).ledger
+    assert f"ε = {rounded_down(accountant.remaining())} of 1 at δ = 1e-05 is left" in said
+    assert "does not fit" in said
+    with pytest.raises(ndp.BudgetExceededError):
+        ndp.MCMC(kernel, num_warmup=10, num_samples=10).run(jax.random.key(0), y)
+    assert not ndp.DPNUTS(gaussian, privacy=BUDGET).forecast(y).ledger
+
+
+def test_many_entries_are_groups_or_rows_of_persons():
+    """Whose they are is asked first of what there are few records of."""
+
+    def model(group, y):
+        a = numpyro.sample("a", dist.Normal(0, 1).expand([60]).to_event(1))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", dist.Normal(a[group], 1), obs=y)
+
+    for number, first in ((6_000, "counties"), (600, "each person")):
+        group = np.arange(number) % 60
+        release = ndp.LikelihoodRelease(model, privacy=ndp.Budget(0.3, 1e-6))
+        said = release.forecast(group, group.astype(np.float32)).crowd
+        assert first in said.split(";")[0]
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ def _noisy_barker_logs(l: Array, sd: float) -> tuple[Array, Array]:  # noqa: E74
 
 
 def batch_family(bound: float, floor: float, replace: bool, step: float) -> PairFamily:
-    """Return the pairs of a Barker bit on a mini-batch (privacy.md section 5).
+    """Return the pairs of a Barker bit on a mini-batch (docs/reference/events.md).
 
     A record with term u is drawn Poisson(r(u)) times, r(u) = ``floor`` + (cM − u)/2, and adds
     w(u) = log(r(−u)/r(u)) each time; a null record adds nothing. The log-odds of the bit exceed l

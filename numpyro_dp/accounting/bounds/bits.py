@@ -148,7 +148,7 @@ class Ranged(Bits):
     """Loss that ranges over ``width`` at most: Barker bits, exponential mechanism, exact draws.
 
     **References.** Dong, Durfee and Rogers, *Optimal Differential Privacy Composition for
-    Exponential Mechanisms* (2020); privacy.md sections 4 and 6.
+    Exponential Mechanisms* (2020); *Events* (docs/reference/events.md).
     """
 
     width: float
@@ -203,7 +203,7 @@ class PureLoss(Bits):
 
 @dataclass(frozen=True)
 class NoisyBarkerLoss(Bits):
-    """Noisy Barker bit with term bound ``bound`` and noise ``sd`` (privacy.md section 4)."""
+    """Noisy Barker bit with term bound ``bound`` and noise ``sd``, as in *Events*."""
 
     bound: float
     sd: float
@@ -244,7 +244,7 @@ class NoisyBarkerLoss(Bits):
 
 @dataclass(frozen=True)
 class PenaltyLoss(Bits):
-    """Penalty bit with term bound ``bound`` and noise ``sd`` (privacy.md section 4)."""
+    """Penalty bit with term bound ``bound`` and noise ``sd``, as in *Events*."""
 
     bound: float
     sd: float
@@ -267,7 +267,7 @@ class PenaltyLoss(Bits):
 
 @dataclass(frozen=True)
 class BatchBit(Bits):
-    """Barker bit on a Poisson mini-batch (privacy.md section 5).
+    """Barker bit on a Poisson mini-batch, as in *Events*.
 
     :param bound: cM.
     :param floor: λ/N.

@@ -1,7 +1,7 @@
 """What is proved of dp-accounting's own events, and of distances beside them.
 
 All plain Gaussians are merged in closed form, and equal steps by count; total variation stays
-outside (privacy.md section 1).
+outside: *Budgets, ledgers and reports* (docs/reference/accounting.md).
 """
 
 import math
@@ -107,5 +107,5 @@ def _concentrated(event: events.ZCDpEvent, relation: Relation) -> Proved:
         raise ValueError(
             f"only ρ-zCDP is stated here, without an offset: xi must be 0, got {event.xi!r}"
         )
-    # ρ grows with the square of the contribution (privacy.md section 0).
+    # ρ grows with the square of the contribution.
     return Proved() if rho == 0 else of_bound(Concentrated(sensitivity(relation) ** 2 * rho))

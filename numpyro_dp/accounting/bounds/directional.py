@@ -48,7 +48,7 @@ class DirectionalBit(AveragedBit):
     :param scale: sR.
     :param replaced: whether a record is replaced by another, or by a null record.
 
-    **References.** privacy.md section 4, *direction-averaged charge*.
+    **References.** *Events* (docs/reference/events.md), direction-averaged charge.
     """
 
     scale: float

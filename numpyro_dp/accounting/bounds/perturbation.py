@@ -26,7 +26,8 @@ class HalfNormalLoss(Bound):
     :param mu: sensitivity over noise.
     :param sharp: whether the closed-form profile is proved too (zero-out and add/remove).
 
-    **References.** privacy.md section 9; Redberg, Koskela and Wang (2023), Theorem 3.1.
+    **References.** Redberg, Koskela and Wang, *Improving the Privacy and Practicality of Objective
+    Perturbation* (2023), Theorem 3.1; *Events* (docs/reference/events.md), estimators.
     """
 
     offset: float

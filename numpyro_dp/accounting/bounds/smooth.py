@@ -40,7 +40,7 @@ class SmoothBit(AveragedBit):
     :param dim: d, the dimensions of the move.
     :param replaced: whether a record is replaced by another, or by a null record.
 
-    **References.** privacy.md section 4, *direction-averaged charge*, general smooth records.
+    **References.** *Events* (docs/reference/events.md), direction-averaged charge.
     """
 
     slope: float

@@ -25,6 +25,11 @@ _WITHOUT = "a release without privacy"
 def describe(event: DpEvent) -> str:
     """Return ``event`` in a few words, for reports.
 
+    :param event: any event; of a class that is not registered the name is given.
+    :returns: a phrase.
+
+    **Privacy.** A function of an event's public constants: free.
+
     **Example**::
 
         >>> describe(SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)), 200))

@@ -18,8 +18,10 @@ class OutputPerturbationRelease(DpEvent):
     **Privacy.** A Gaussian of shift (L + 2γ)/(λs) under zero-out and add/remove, (2L + 2γ)/(λs)
     under replace-one.
 
-    **References.** privacy.md section 8; Chaudhuri, Monteleoni and Sarwate, *Differentially Private
+    **References.** Chaudhuri, Monteleoni and Sarwate, *Differentially Private
     Empirical Risk Minimization* (2011).
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     lipschitz: float = nonnegative()
@@ -47,9 +49,11 @@ class ObjectivePerturbationRelease(DpEvent):
     **Privacy.** See the accounting of this event; the approximate minimum adds a Gaussian of shift
     2γ/(λs). A Gaussian of shift L/σ alone would be too little.
 
-    **References.** privacy.md section 9; Kifer, Smith and Thakurta, *Private Convex Empirical Risk
+    **References.** Kifer, Smith and Thakurta, *Private Convex Empirical Risk
     Minimization and High-dimensional Regression* (2012); Redberg, Koskela and Wang, *Improving the
     Privacy and Practicality of Objective Perturbation* (2023).
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     lipschitz: float = nonnegative()
@@ -83,7 +87,10 @@ class PureObjectivePerturbationRelease(DpEvent):
     **Privacy.** Pure ε = L/s + log(1 + β/λ) under zero-out and add/remove, 2L/s + log(1 + β/λ)
     under replace-one.
 
-    **References.** privacy.md section 9; Chaudhuri, Monteleoni and Sarwate (2011), Theorem 9.
+    **References.** Chaudhuri, Monteleoni and Sarwate, *Differentially Private Empirical Risk
+    Minimization* (2011), Theorem 9.
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     lipschitz: float = nonnegative()

@@ -1,8 +1,9 @@
 """Events of accept bits, draws, last iterates and distances, each in its theorem's constants.
 
 Every constant is the one under zero-out, where a record is replaced by one that contributes
-nothing; under another relation the accountant doubles what has to be doubled, never the caller
-(privacy.md section 0). Constants are public and hold for every possible record.
+nothing; under another relation the accountant doubles what has to be doubled, never the
+caller: *Events* (docs/reference/events.md). Constants are public and hold for every possible
+record.
 """
 
 import math
@@ -25,8 +26,10 @@ class BarkerBit(DpEvent):
     **Privacy.** Δ-DP under zero-out and add/remove, 2Δ-DP under replace-one; released are the
     proposal, which is free of data, and the bit.
 
-    **References.** privacy.md section 4; Barker, *Monte Carlo Calculations of the Radial
+    **References.** Barker, *Monte Carlo Calculations of the Radial
     Distribution Functions for a Proton-Electron Plasma* (1965).
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     log_ratio_bound: float = nonnegative()
@@ -45,7 +48,9 @@ class NoisyBarkerBit(DpEvent):
     **Privacy.** At most a Barker bit and at most a Gaussian of shift Δ/s; exactly the Rényi
     divergence of the bit.
 
-    **References.** privacy.md section 4.
+    **References.** *Events*, accept bits.
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     log_ratio_bound: float = nonnegative()
@@ -65,8 +70,10 @@ class PenaltyBit(DpEvent):
 
     **Privacy.** At most a Gaussian of shift Δ/s; exactly the Rényi divergence of the bit.
 
-    **References.** privacy.md section 4; Ceperley and Dewing, *The penalty method for random walks
+    **References.** Ceperley and Dewing, *The penalty method for random walks
     with uncertain energies* (1999).
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     log_ratio_bound: float = nonnegative()
@@ -88,7 +95,9 @@ class DirectionalBarkerBit(DpEvent):
     **Privacy.** Averaged over the direction of the proposal, the bound on a record's term is
     ``sR|Z|`` with Z standard normal.
 
-    **References.** privacy.md section 4, *direction-averaged charge*.
+    **References.** *Events*, direction-averaged charge.
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     step_size: float = positive()
@@ -111,7 +120,9 @@ class SmoothBarkerBit(DpEvent):
     **Privacy.** Averaged over the proposal, the bound on a record's term is ``sL|Z| + βs²(Z² +
     C)/2`` with Z standard normal and C ~ χ²(d − 1).
 
-    **References.** privacy.md section 4, *direction-averaged charge*, general smooth records.
+    **References.** *Events*, direction-averaged charge.
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     step_size: float = positive()
@@ -137,8 +148,10 @@ class MultiCandidateBit(DpEvent):
     **Privacy.** The exponential mechanism on a public set: bounded range η under zero-out and
     add/remove, 2η under replace-one.
 
-    **References.** privacy.md section 4; Durfee and Rogers, *Practical Differentially Private Top-k
+    **References.** Durfee and Rogers, *Practical Differentially Private Top-k
     Selection with Pay-what-you-get Composition* (2019).
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     log_ratio_range: float = nonnegative()
@@ -168,8 +181,10 @@ class MinibatchBit(DpEvent):
         zero-out and b(2 + 1/χ) under replace-one. ``BarkerBit(b·(1 + 1/χ))`` charges the first
         exactly and under replace-one 2b(1 + 1/χ), which is more than needed and holds too.
 
-    **References.** privacy.md section 5; Zhang, Cooper and De Sa, *Asymptotically Optimal Exact
+    **References.** Zhang, Cooper and De Sa, *Asymptotically Optimal Exact
     Minibatch Metropolis-Hastings* (2020).
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     num_records: int = count()
@@ -216,8 +231,10 @@ class PosteriorDraw(DpEvent):
     **Privacy.** Bounded range η under zero-out and add/remove, 2η under replace-one. The draw must
     be exact; a proved total variation distance goes into a ``TotalVariation`` beside it.
 
-    **References.** privacy.md section 6; Dimitrakakis et al., *Robust and Private Bayesian
+    **References.** Dimitrakakis et al., *Robust and Private Bayesian
     Inference* (2014); Wang, Fienberg and Smola, *Privacy for Free* (2015).
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     log_likelihood_range: float = nonnegative()
@@ -237,8 +254,10 @@ class LogConcaveDraw(DpEvent):
     **Privacy.** Gaussian of shift G/√m under zero-out and add/remove, 2G/√m under replace-one,
     provided that minus the log likelihood is convex for every possible record.
 
-    **References.** privacy.md section 6; Gopi, Lee and Liu, *Private Convex Optimization via
+    **References.** Gopi, Lee and Liu, *Private Convex Optimization via
     Exponential Mechanism* (2022), Theorem 4.
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     lipschitz: float = nonnegative()
@@ -264,9 +283,11 @@ class LangevinLastIterate(DpEvent):
     that of releasing every state. Gradients must be neither clipped nor batched. Under add/remove m
     and M come from a public bound on the number of records.
 
-    **References.** privacy.md section 7; Altschuler and Talwar, *Privacy of Noisy Stochastic
+    **References.** Altschuler and Talwar, *Privacy of Noisy Stochastic
     Gradient Descent* (2022); Bok, Su and Altschuler, *Shifted Interpolation for Differential
     Privacy* (2024).
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     step_size: float = positive()
@@ -305,6 +326,10 @@ class TotalVariation(DpEvent):
         and the ideal mechanism, whatever the data (tables, padded rooms, caps).
 
     **Privacy.** Adds (1 + e^ε)·distance to δ at every ε, outside the privacy loss distribution.
+
+    **References.** *Events*, the table: P(A) ≤ P̃(A) + distance on both sides of the definition.
+
+    **Example**: see :func:`~numpyro_dp.accounting.privacy_curve`, which takes any event.
     """
 
     distance: float = attr.ib(validator=_within_one)

@@ -33,6 +33,8 @@ class Entry:
     :param condition: what the privacy of the entry depends on, None when nothing.
     :param versions: installed packages, as JSON.
     :param planned: whether it was charged as a plan, from which draws are taken.
+
+    **Privacy.** Public constants of a mechanism; the label is the caller's own words.
     """
 
     id: int

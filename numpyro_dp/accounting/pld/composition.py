@@ -272,8 +272,8 @@ def _least_epsilon(bound: Bound, delta: float, high: float) -> float:
 def _divergences(composition: Composition) -> Array:
     """Return Rényi divergences of everything, at ``ORDERS``: looser, but free of rounding.
 
-    The library's Rényi accountant ignores replace-one (privacy.md section 0), so nothing finite is
-    said of sampled steps under that relation.
+    The library's Rényi accountant ignores replace-one (docs/reference/events.md), so nothing finite
+    is said of sampled steps under that relation.
     """
     total = ORDERS * composition.square / 2
     many = len(composition.bounds) > _MAX_PROFILES

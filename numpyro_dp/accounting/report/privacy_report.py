@@ -39,7 +39,7 @@ class PrivacyReport(Statement):
     - **epsilon**, **delta**: of this result's charges; ε is an upper bound.
     - **unit**, **relation**, **conditions**: what is protected, which data sets are compared, and
       what the guarantee depends on: one sentence a condition, none where it depends on nothing.
-    - **curve**: pairs (δ, ε) from 1e-4 to 1e-9.
+    - **curve**: pairs (δ, ε), δ from 1e-4 to 1e-9.
     - **notes**: what speaks against the draws, the most harmful first.
     - **released**, **assumed_public**, **given**, **not_covered**: sentences; ``given`` are of what
       the caller supplied that no charge covers.
@@ -50,6 +50,11 @@ class PrivacyReport(Statement):
     - **events**: label and JSON form of each charge, from which :meth:`recompute` derives ε.
 
     **Privacy.** Computed from charged events and public facts of the run: free to publish.
+
+    **References.** For the bounds on attacks Wasserman and Zhou, *A statistical framework for
+    differential privacy* (2010), Theorem 2.4, and Kairouz, Oh and Viswanath, *The composition
+    theorem for differential privacy* (2015); for ε and ``curve`` *Budgets, ledgers and reports*
+    (docs/reference/accounting.md).
 
     **Example**: see :class:`DPSGLD`; every result has one as ``privacy``.
     """

@@ -55,6 +55,8 @@ class AuditResult(LowerBound):
 
     **Privacy.** Made-up records only: nothing private is in it.
 
+    **References**: see :func:`audit`.
+
     **Example**: see :func:`audit`.
     """
 

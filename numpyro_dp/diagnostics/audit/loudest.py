@@ -30,9 +30,12 @@ _MOVES = 8
 class NeighbouringData(NamedTuple):
     """Two neighbouring data sets, made up: positional arguments of the model.
 
-    - **data**, **neighbour**: tuples of arrays, one array an argument, which differ in one record.
+    - **data**, **neighbour**: tuples of arrays, one array an argument, of its shape, which differ
+      in one record (under add/remove ``neighbour`` has one row fewer).
 
     **Privacy.** Made up from the model: nothing private is in it.
+
+    **References**: see :func:`loudest_pair`.
 
     **Example**: see :func:`loudest_pair`.
     """

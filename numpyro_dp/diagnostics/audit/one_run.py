@@ -40,6 +40,8 @@ class OneRunAudit(LowerBound):
 
     **Privacy.** Its canaries and records are made up: nothing private is in it.
 
+    **References**: see :func:`audit_one_run`.
+
     **Example**: see :func:`audit_one_run`.
     """
 

@@ -28,17 +28,19 @@ from numpyro_dp.model.private_model import PrivateModel
 class Accuracy(PrivateScore):
     """What :func:`private_accuracy` returns; ``print`` it.
 
-    :param estimate: share of the records whose most probable class is the observed one.
+    :param estimate: share, in [0, 1], of the records whose most probable class is the observed one.
     :param standard_error: as in :class:`~numpyro_dp.diagnostics.checks.result.PrivateScore`.
 
     **Privacy.** One released sum and what follows from it, paid for by the function's charge.
+
+    **References**: see :func:`private_accuracy`.
 
     **Example**: see :func:`private_accuracy`.
     """
 
     @property
     def possible(self) -> tuple[float, float]:
-        """A share."""
+        """Ends of the range that the share and its interval are cut to: 0 and 1."""
         return 0.0, 1.0
 
     def __str__(self) -> str:
@@ -117,9 +119,10 @@ def private_accuracy(
     class of the largest posterior predictive probability.
 
     :param rng_key, model, posterior_samples, args, privacy, noise_multiplier, accountant: as in
-        :func:`private_log_predictive_density`.
+        :func:`private_log_predictive_density`: draws by site of shape (draws, ...), records with
+        one row each, whose outcome is one number.
     :param data_plate, allow_unresolved, secure, kwargs: likewise.
-    :returns: the share, its errors and what it cost.
+    :returns: the share in [0, 1], its errors (single numbers, as shares) and what it cost.
     :raises BudgetExceededError: the accountant refuses; nothing was charged.
     :raises UnsupportedModelError: the model cannot be split, its outcome is not one of a few
         classes, or the number of records is private.
@@ -132,7 +135,9 @@ def private_accuracy(
     integer lattice and the total variation of its table, charged before a record is read. Under
     add/remove, where N is private, it is refused.
 
-    **References.** The Gaussian mechanism; privacy.md section 2 for the centred count.
+    **References.** Dwork and Roth, *The Algorithmic Foundations of Differential Privacy* (2014),
+    for the Gaussian mechanism; *How a step is released*
+    (docs/explanation/how-a-step-is-released.md) for the centred count.
 
     **Example**::
 

@@ -39,9 +39,10 @@ Bins = Float[np.ndarray, " bins"]
 class CalibrationCurve:
     """What :func:`private_calibration_curve` returns; ``print`` it, or ``.plot()`` it.
 
-    Arrays have one entry for each bin; NaN where too few records lie in it to tell.
+    Arrays have one entry for each bin, shape (bins,); NaN where too few records lie in it to tell.
+    Frequencies, probabilities and their errors are shares, and not percentages.
 
-    :param edges: of the bins of predicted probability, one more than bins.
+    :param edges: of the bins of predicted probability, shape (bins + 1,).
     :param count: estimated number of records in each bin.
     :param predicted: the middle of each bin.
     :param observed: ``predicted`` plus the mean over the bin's records of outcome less predicted
@@ -60,6 +61,8 @@ class CalibrationCurve:
 
     **Privacy.** One released vector of sums and what follows from it, paid for by the function's
     charge.
+
+    **References**: see :func:`private_calibration_curve`.
 
     **Example**: see :func:`private_calibration_curve`.
     """

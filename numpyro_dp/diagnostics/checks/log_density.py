@@ -34,11 +34,14 @@ class LogPredictiveDensity(PrivateScore):
         ``bounds``.
     :param standard_error: as in :class:`~numpyro_dp.diagnostics.checks.result.PrivateScore`: noise
         and the variation between records, which is released too.
-    :param bounds: what log densities are cut to.
-    :param share_cut: estimated share of the records whose log density was cut, or was no number.
+    :param bounds: what log densities are cut to: least and largest, in nats.
+    :param share_cut: estimated share, in [0, 1], of the records whose log density was cut, or was
+        no number.
     :param share_cut_noise_sd: standard deviation of the privacy noise in ``share_cut``.
 
     **Privacy.** Released sums and what follows from them, paid for by the function's charge.
+
+    **References**: see :func:`private_log_predictive_density`.
 
     **Example**: see :func:`private_log_predictive_density`.
     """
@@ -156,7 +159,9 @@ def private_log_predictive_density(
     and the total variation of its table, charged before a record is read. The default bounds see no
     record. Under add/remove, where N is private, it is refused.
 
-    **References.** privacy.md section 12; Vehtari, Gelman and Gabry (2017) for the question.
+    **References.** Vehtari, Gelman and Gabry, *Practical Bayesian model evaluation using
+    leave-one-out cross-validation and WAIC* (2017) for the question; *How a step is released*
+    (docs/explanation/how-a-step-is-released.md) for private scores.
 
     **Example**::
 

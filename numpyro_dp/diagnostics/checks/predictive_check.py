@@ -186,7 +186,9 @@ def private_posterior_predictive_check(
     of its table, charged before a record is read. Under add/remove, where N is private, it is
     refused.
 
-    **References.** Gelman, Meng and Stern (1996) for the check; privacy.md section 12.
+    **References.** Gelman, Meng and Stern, *Posterior predictive assessment of model fitness via
+    realized discrepancies* (1996) for the check; *How a step is released*
+    (docs/explanation/how-a-step-is-released.md) for private scores.
 
     **Example**::
 

@@ -30,6 +30,10 @@ class StatisticCheck(NamedTuple):
     - **posterior_sd**: estimated standard deviation of the expected mean over the draws.
     - **p_value**: posterior predictive: probability that the mean of replicated records, released
       with the same noise, is at least the observed one. Near 0 and near 1 the model is off.
+
+    Each is one number; all but the last are in the units of the statistic.
+
+    **Privacy.** A function of what the check released.
     """
 
     observed: float
@@ -54,11 +58,14 @@ class StatisticCheck(NamedTuple):
 class PredictiveCheck:
     """What :func:`private_posterior_predictive_check` returns; ``print`` it, or ``.plot()`` it.
 
-    :param statistics: what was found, by name.
+    :param statistics: what was found, by name, each a
+        :class:`~numpyro_dp.diagnostics.checks.predictive_result.StatisticCheck` of single numbers.
     :param num_records: how many records were held out.
     :param privacy: the :class:`~numpyro_dp.PrivacyReport` of this check.
 
     **Privacy.** Released statistics and what follows from them, paid for by the function's charge.
+
+    **References**: see :func:`private_posterior_predictive_check`.
 
     **Example**: see :func:`private_posterior_predictive_check`.
     """

@@ -104,6 +104,10 @@ class PrivateScore:
         statement on these records.
     :param num_records: how many records were held out.
     :param privacy: the :class:`~numpyro_dp.PrivacyReport` of this check.
+
+    Each is one number, in the units of the estimate.
+
+    **Privacy.** A function of what the check released.
     """
 
     estimate: float

@@ -26,6 +26,8 @@ class Posteriors(NamedTuple):
     - **rank**: of the truth among 99 draws, as a number in (0, 1), likewise; uniform where the
       method is calibrated.
     - **verdicts**: of each data set, what the method said against itself.
+
+    **Privacy.** Of simulated records only.
     """
 
     mean: Table

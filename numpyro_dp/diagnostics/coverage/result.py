@@ -56,7 +56,9 @@ class SiteCoverage(NamedTuple):
     - **rmse**: root mean squared error of the mean over that of the reference, both in the
       reference's standard deviations; without a reference, as it is.
 
-    NaN without a reference, where there is nothing to say.
+    Numbers, not arrays; NaN without a reference, where there is nothing to say.
+
+    **Privacy.** Of simulated records only.
     """
 
     coverage: float
@@ -77,13 +79,15 @@ class CoverageResult:
     :param level: what its intervals state.
     :param num_records: records of a data set.
     :param shapes: shape of each site, in the order of the coordinates.
-    :param truths: of each data set, shape (datasets, coordinates).
-    :param fitted: the method's posteriors.
+    :param truths: of each data set, shape (datasets, coordinates), each in its site's own units.
+    :param fitted: the method's posteriors, whose arrays have that shape.
     :param reference_name: name of the reference; empty without one.
     :param reference: its posteriors on the same data sets, or ``None``.
     :param alike: of each data set, the share of the records that have the most frequent outcome.
 
     **Privacy.** Simulated records only: nothing is private here.
+
+    **References**: see :func:`numpyro_dp.coverage`.
 
     **Example**: see :func:`numpyro_dp.coverage`.
     """
@@ -100,7 +104,7 @@ class CoverageResult:
 
     @property
     def num_datasets(self) -> int:
-        """Data sets."""
+        """How many data sets were made up and fitted, failed ones included."""
         return len(self.truths)
 
     @property

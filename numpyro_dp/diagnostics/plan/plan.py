@@ -80,6 +80,8 @@ class Plan:
 
     **Privacy.** Computed from shapes, public values and made-up records: free.
 
+    **References**: see :func:`plan`.
+
     **Example**: see :func:`plan`.
     """
 
@@ -315,6 +317,8 @@ def plan(
 
     **Privacy.** Nothing of any record but its shape is looked at: free. What stands in ``inputs``
     is taken as public.
+
+    **References.** *How far to trust a plan* (docs/explanation/how-far-to-trust-a-plan.md).
 
     **Example**::
 

@@ -81,7 +81,7 @@ class FilteredCharge:
 
     **Privacy.** The sum of the costs of a chain's first n steps never exceeds
     ``rho_unit · (head start + n · per step)``, which is charged before the first of them; a zCDP
-    filter (privacy.md section 4).
+    filter: *Events* (docs/reference/events.md).
     """
 
     bound: Callable[[list[dict]], Float[Array, ""]]

@@ -77,7 +77,7 @@ class BoundedLikelihood:
     record adds everywhere alike cancels in the posterior. Twice that under replace-one.
 
     **References.** Wang, Fienberg, Smola, *Privacy for Free* (2015), section 3, with the constants
-    of privacy.md section 6 and the likelihood alone tempered.
+    of *Events* (docs/reference/events.md) and the likelihood alone tempered.
 
     **Example**: see :class:`OPS`.
     """
@@ -112,7 +112,7 @@ class StronglyLogConcave:
     derivative, and the prior's curvature is constant.
 
     **References.** Gopi, Lee, Liu, *Private Convex Optimization via Exponential Mechanism* (2022),
-    with the conditions of privacy.md section 6.
+    with the conditions that stand in *Events*.
 
     **Example**: see :class:`OPS`.
     """

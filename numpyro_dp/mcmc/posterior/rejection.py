@@ -43,7 +43,8 @@ class Rejection:
     **Privacy.** The number of tries is never shown. That all fail has a probability bounded
     without data, which is charged as total variation; the last proposal is then released.
 
-    **References.** von Neumann (1951), with a fixed number of tries: privacy.md section 6.
+    **References.** von Neumann, *Various techniques used in connection with random digits* (1951),
+    with a fixed number of tries: *Events* (docs/reference/events.md).
 
     **Example**: see :class:`OPS`.
     """

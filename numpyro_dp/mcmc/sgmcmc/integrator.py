@@ -95,6 +95,8 @@ class NoisyGradient(NamedTuple):
     - **sd**: standard deviation of its privacy noise where it is multiplied by the root of
       ``metric``; one for each coordinate or the same for all.
     - **metric**: the public preconditioner, a diagonal or 1.
+
+    **Privacy.** ``value`` is a function of one released sum; the rest is public.
     """
 
     value: Vector

@@ -87,7 +87,7 @@ class PoissonBatch(LogRatio):
     this law.
 
     **References.** Zhang, Cooper and De Sa, *Asymptotically Optimal Exact Minibatch
-    Metropolis-Hastings* (2020); privacy.md section 5.
+    Metropolis-Hastings* (2020); *Events* (docs/reference/events.md), mini-batches.
     """
 
     num_records: int

@@ -130,7 +130,7 @@ class DPSVI(ChargedSVI):
 
     **References.** Jälkö, Dikmen, Honkela, *Differentially Private Variational Inference for
     Non-conjugate Models* (UAI 2017), with exact accounting in place of its moments bound;
-    privacy.md section 2 for the model-centred clip.
+    for the centred clip *How a step is released* (docs/explanation/how-a-step-is-released.md).
 
     **Example**::
 

@@ -36,7 +36,8 @@ class ElboTrace:
     ``|upper|``. A term that is not a number counts as the middle. The releases are part of the
     run's event, charged before the records are touched.
 
-    **References.** privacy.md section 12, held-out scores, applied to the training records.
+    **References.** *How a step is released* (docs/explanation/how-a-step-is-released.md), scores,
+    applied to the training records.
 
     **Example**::
 

@@ -41,7 +41,8 @@ class VIPS:
 
     A guide from :mod:`numpyro_dp.guides` says which expected statistics of the records its updates
     need. Each step releases their clipped, noisy sum, all blocks of a step in one joint release,
-    and the guide does the rest without data. Far fewer steps than gradients need: 10 to 30.
+    and the guide does the rest without data. Far fewer steps than gradients need: 10 to 30. The
+    shapes of the parameters that :meth:`run` returns stand at each guide.
 
     :param model: a NumPyro model in the guide's family, with its observations in one plate; one
         slice of that plate is the unit of privacy.
@@ -52,7 +53,8 @@ class VIPS:
         calibrated; or
     :param noise_multiplier: standard deviation of the noise over the clip norm at a release of
         average weight (the guide says which releases deserve more of the budget).
-    :param clip_norm: L2 bound on a record's statistics, in place of the guide's own.
+    :param clip_norm: L2 bound on a record's statistics, all blocks as one vector in the guide's
+        units, in place of the guide's own.
     :param accountant: the ledger that must agree to every run. Without one each object keeps its
         own unbounded account.
     :param data_plate: name of the plate whose slices are the records, when several enclose the
@@ -73,8 +75,9 @@ class VIPS:
     ``clip_norm=inf`` switches privacy off, for tests, and charges ε = ∞.
 
     **References.** Park, Foulds, Chaudhuri, Welling, *Variational Bayes in Private Settings (VIPS)*
-    (JAIR 2020), algorithms 1 to 5; accounting by privacy.md sections 2 and 10 in place of its
-    moments bound, which counts the blocks of a step as separate events.
+    (JAIR 2020), algorithms 1 to 5; accounting by joint releases, as in *Events*
+    (docs/reference/events.md), in place of its moments bound, which counts the blocks of a step as
+    separate events.
 
     **Example**: see :class:`~numpyro_dp.guides.PolyaGammaGuide`.
     """
@@ -140,8 +143,9 @@ class VIPS:
 
         :param rng_key: a JAX key; governs the start.
         :param num_steps: private releases in all; ``None`` for the guide's own choice.
-        :param args: arguments of the model; arrays whose leading axis is the private plate are
-            records, everything else is public or must be wrapped in ``numpyro_dp.public``.
+        :param args: arguments of the model; arrays whose leading axis is the private plate, shape
+            (records, ...), are records, everything else is public or must be wrapped in
+            ``numpyro_dp.public``.
         :param progress_bar: show a bar with the ε reached so far of this run's charge.
         :param kwargs: keyword arguments of the model.
         :returns: parameters of the guide, what was known at the end, ``None`` for the losses; and

@@ -457,7 +457,7 @@ def test_minibatches_have_no_statement_under_add_remove():
 
 
 def test_the_χ_form_is_the_batch_with_that_rate():
-    # λ = χ·N·b: Δ = b(1 + 1/χ), and b(2 + 1/χ) for a replaced record (privacy.md section 5).
+    # λ = χ·N·b: Δ = b(1 + 1/χ), and b(2 + 1/χ) for a replaced record (docs/reference/events.md).
     bound, χ, count = 0.01, 4.0, 1000
     event = MinibatchBit(count, 1.0, bound, (1 + χ) * count * bound, "barker")
     for relation, width in (

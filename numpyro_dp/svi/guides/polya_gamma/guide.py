@@ -95,7 +95,8 @@ class PolyaGammaGuide(StatisticsGuide):
 
     **References.** Polson, Scott, Windle, *Bayesian inference for logistic models using Pólya–Gamma
     latent variables* (2013); Park, Foulds, Chaudhuri, Welling, *VIPS* (2020), section 5; Böhning
-    (1992) for the bound; privacy.md sections 2 and 10.
+    (1992) for the bound; *Events* (docs/reference/events.md) for joint releases and *How a step is
+    released* (docs/explanation/how-a-step-is-released.md) for the centred clip.
 
     **Example**::
 
