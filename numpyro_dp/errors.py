@@ -1,7 +1,11 @@
 """Errors that a user of numpyro_dp can meet and catch."""
 
+import contextlib
 import re
+import sys
 from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -50,6 +54,22 @@ class LedgerError(RuntimeError):
 
     **Example**: see :class:`Accountant`.
     """
+
+
+def caller() -> int:
+    """``stacklevel`` at which whoever calls it warns of the user's line, not of one in here."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_own()):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+@cache
+def _own() -> tuple[str, ...]:
+    """Where the code is that a model runs through on its way here."""
+    found = map(find_spec, ("numpyro_dp", "numpyro", "jax"))
+    places = [place for spec in found if spec for place in spec.submodule_search_locations or ()]
+    return (*places, contextlib.__file__)
 
 
 def refuse(said: Sequence[str], what: str) -> None:

@@ -72,7 +72,10 @@ def refusal(label: str, event: DpEvent, book: Book, budget: Budget, relation: Re
     found = curve.composition
     if not named and left > 0 and not found.steps and not found.bounds:
         # Gaussians alone: together they count as the one that is left.
-        remedy = f"What would fit: the same with privacy of ε = {rounded_down(left)}."
+        remedy = (
+            f"What would fit: the same with privacy of ε = {rounded_down(left)}; a forecast says "
+            "whether that would tell anything."
+        )
     distant = total <= budget.epsilon and not admission.holds_distance((*spent, curve), budget)
     if distant and not named:
         remedy = (

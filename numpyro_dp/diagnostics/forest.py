@@ -30,7 +30,7 @@ class _Draws(NamedTuple):
 
 
 def plot_forest(
-    posteriors: Mapping[str, Any],
+    posteriors: Mapping[str, Any] | Any,
     *,
     var_names: Sequence[str] | str | None = None,
     labels: Mapping[str, Sequence[Any]] | None = None,
@@ -45,7 +45,8 @@ def plot_forest(
 
     :param posteriors: by the name in the legend, each an :class:`~numpyro_dp.MCMC` or NumPyro's,
         what :meth:`numpyro_dp.DPSVI.run` or an estimator returned, an ArviZ object with a group
-        ``posterior``, or a dictionary of arrays, one a site, of shape (draws, ...).
+        ``posterior``, or a dictionary of arrays, one a site, of shape (draws, ...). One alone that
+        is no dictionary needs no name.
     :param var_names: sites to draw, in this order; by default all that every posterior has.
     :param labels: names of a site's coordinates, row by row; by default those of the first ArviZ
         object that has the site, else numbers.
@@ -72,7 +73,10 @@ def plot_forest(
         >>> [tick.get_text() for tick in ax.get_yticklabels()]
         ['w[0]', 'w[1]']
     """
-    if not isinstance(posteriors, Mapping) or not posteriors:
+    # ArviZ's objects are mappings, too.
+    if not isinstance(posteriors, Mapping) or hasattr(posteriors, "posterior"):
+        posteriors = {"posterior": posteriors}
+    if not posteriors:
         raise ValueError(
             'give posteriors by name, as in plot_forest({"private": mcmc, "prior": draws})'
         )

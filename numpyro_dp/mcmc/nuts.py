@@ -281,9 +281,10 @@ class Release:
             )
         elif (args or kwargs) and not self._same(_each(args, kwargs)):
             raise ValueError(
-                "this object has released its likelihood, of other arguments: make a new "
-                "numpyro_dp.MCMC for these (which is charged), or call run(rng_key) without "
-                "arguments for further draws of the same posterior (which is free)"
+                "this object has released its likelihood, of other arguments (equal ones are "
+                "others: to compare them would tell of records): call run(rng_key) without "
+                "arguments for further draws of the same posterior (which is free), or make a new "
+                "numpyro_dp.MCMC for these (which is charged)"
             )
         return self.released
 

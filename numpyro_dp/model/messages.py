@@ -322,7 +322,8 @@ def _entry_for_each(structure: Any, layout: Layout) -> str | None:
             "record's group); integrate it out (`NegativeBinomial2` for `Poisson` with an effect a "
             "record, `StudentT` for a scale a record); draw it inside the records' plate and use "
             "`DPSVI` with a guide for local latents; or, for a Gaussian process or a random walk, "
-            "give weights to a fixed number of public basis functions"
+            "put it on a public grid of which each record reads one cell, or give weights to "
+            "public basis functions (docs/howto/models-by-name.md, on a public grid)"
         )
     summed = [
         site.name
@@ -348,7 +349,8 @@ def _entry_for_each(structure: Any, layout: Layout) -> str | None:
         return (
             f"observed site `{site.name}` is one joint event of {size} records: it is no product "
             "of terms of one record each, which privacy needs. Where the dependence comes from a "
-            "Gaussian process or a time series, give weights to a fixed number of public basis "
+            "Gaussian process or a time series, put that on a public grid of which each record "
+            "reads one cell (docs/howto/models-by-name.md), or give weights to public basis "
             "functions (`numpyro.contrib.hsgp`; for `DPNUTS` with `non_centered=False`), and "
             "observe each record by itself given these"
         )

@@ -20,7 +20,7 @@ from numpyro_dp import _validate
 from numpyro_dp._arrays import x64
 from numpyro_dp._shards import Shards, row_numbers
 from numpyro_dp._sources import Reading
-from numpyro_dp.errors import UnsupportedModelError, redacted
+from numpyro_dp.errors import UnsupportedModelError, caller, redacted
 from numpyro_dp.model.checks.additivity import dummy_records
 from numpyro_dp.model.checks.closures import refuse_captured_arrays, require_all_handed
 from numpyro_dp.model.checks.shared_rows import require_rows_of_their_own
@@ -135,7 +135,7 @@ class PrivateModel(Frozen):
                 f"deterministic site(s) {quoted(self.dropped_deterministics)} depend on the "
                 "records and are not part of the private posterior; compute them with "
                 "`Predictive` on public inputs",
-                stacklevel=3,
+                stacklevel=caller(),
             )
 
     def _read(self, model_args: Sequence[Any], model_kwargs: Mapping[str, Any] | None) -> None:
@@ -149,7 +149,7 @@ class PrivateModel(Frozen):
                 "the model closes over an array that may hold records: if it does, they are "
                 "unprotected. Pass it as an argument (wrapped in `numpyro_dp.public` if it holds "
                 "nothing private)",
-                stacklevel=3,
+                stacklevel=caller(),
             )
 
     def __repr__(self) -> str:

@@ -334,8 +334,7 @@ def _constant_size_message(plate: str) -> str:
 def require_supported_sites(structure: Structure, plate: str, *, variational: bool = False) -> None:
     """Refuse latents, parameters and state that cannot be kept apart from the records.
 
-    ``variational`` is for models that come with a guide, which may hold parameters and draw a
-    record's own latents.
+    ``variational`` is for models with a guide, which may hold parameters and a record's latents.
     """
     missing = [
         name.removesuffix("_unobserved")
@@ -345,14 +344,15 @@ def require_supported_sites(structure: Structure, plate: str, *, variational: bo
     local = structure.inside(plate, "latent")
     if missing:
         raise UnsupportedModelError(
-            f"`obs_mask` at site(s) {quoted(missing)} draws a latent value for each record: use "
-            "`handlers.mask` instead of `obs_mask`"
+            f"`obs_mask` at site(s) {quoted(missing)} draws a latent for each record: use "
+            "`handlers.mask` instead"
         )
     if local and not variational:
         raise UnsupportedModelError(
             f"continuous latent site(s) {quoted(local)} inside plate `{plate}`: each record has "
-            "its own; integrate it out (docs/howto/choose-the-unit.md), or use `DPSVI` with a "
-            "local guide. If a slice is a group of people, give each of them one"
+            "its own. Integrate it out (docs/howto: choose-the-unit.md for an effect of a person, "
+            "models-by-name.md an ability or a true value, fit-your-model.md a missing input), or "
+            "use `DPSVI` with a local guide. If a slice is a group, give each of its people one"
         )
     for site in structure.of_kind("discrete"):
         if not site.inside(plate):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numpyro_dp.accounting.report import short
-from numpyro_dp.scoring.verdicts.kinds import speaks_against
+from numpyro_dp.scoring.verdicts.kinds import listed, speaks_against
 from numpyro_dp.scoring.verdicts.told import DROWNED, TOLD, faint_below
 from numpyro_dp.scoring.verdicts.trust import TRAVEL
 
@@ -53,6 +53,7 @@ class Diagnostics(NamedTuple):
       and what chance allows, and above 2.2 beyond repair.
     - **travelled**: posterior sds between the last round and the posterior's mean; beyond three
       times the root of the number of coordinates the release has not arrived.
+    - **unread**: sites that no record's term reads.
     - **verdicts**: what that means, in sentences; empty where nothing is wrong. They are of the
       release: those on chains that sampled it stand beside them in ``mcmc.verdicts``.
 
@@ -72,6 +73,7 @@ class Diagnostics(NamedTuple):
     disagreement: float
     travelled: float
     verdicts: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Verdicts, to their end where they are few, then what they are made of, in words."""
@@ -99,13 +101,13 @@ class Diagnostics(NamedTuple):
             ("noise_sd", _range(self.noise_sd), "privacy noise in these; good below 1"),
             (
                 "widened",
-                _range(np.concatenate([np.ravel(each) for each in self.widened.values()])),
-                f"times by noise, of intervals; above {DROWNED} far wider than NUTS's",
+                _range(self._of_read(self.widened)),
+                f"times by noise, of intervals; clips add to it; above {DROWNED} far wider",
             ),
             (
                 "signal",
-                _range(np.concatenate([np.ravel(each) for each in self.signal.values()])),
-                f"information over its noise, by coordinate; below {faint_below(size):.2g} of few",
+                _range(self._of_read(self.signal)),
+                f"information on a coordinate over noise; below {faint_below(size):.2g} little",
             ),
         ]
         said = short.notes_alone(self.verdicts, _VERDICTS, ".verdicts").splitlines()
@@ -116,12 +118,18 @@ class Diagnostics(NamedTuple):
             f"resolved: share of the prior's variance taken away; below {TOLD} an interval is the "
             "prior's",
         ]
-        sites = list(self.resolved)
+        sites = [name for name in self.resolved if name not in self.unread]
         shown = sites if len(sites) <= _SITES else sites[: _SITES - 1]
         lines += [_row(name, self.resolved[name]) for name in shown]
         if len(shown) < len(sites):
             lines.append(f"  … and {len(sites) - len(shown)} more: .resolved")
+        if self.unread:
+            lines.append(f"  told of by others, not by itself: {listed(self.unread)}")
         return "\n".join(lines)
+
+    def _of_read(self, by_site: Mapping[str, np.ndarray]) -> np.ndarray:
+        read = [np.ravel(each) for name, each in by_site.items() if name not in self.unread]
+        return np.concatenate(read or [np.ravel(each) for each in by_site.values()])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """In a notebook the same, in place of arrays."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numpyro_dp.accounting import Budget, Relation, calibrate
+from numpyro_dp.accounting import Budget, Relation, calibrate, privacy_curve, rounded_up
 from numpyro_dp.accounting.events import GaussianDpEvent
 from numpyro_dp.families.outcome_laws import has_cases
 from numpyro_dp.model.data_free import read_coordinates
@@ -53,7 +53,8 @@ class Forecast(NamedTuple):
 
     - **signal**: κ = nμ²/d: squared signal of all records over the noise, by coordinate.
     - **shape**: nμ/d^1.5: the same for the information matrix.
-    - **width**: expected ratio of an interval to NUTS's on the records, where the model fits.
+    - **width**: expected ratio of a typical interval to NUTS's on the records, where the model
+      fits and events are not rare; ``widths`` has beside it up to what such ratios came.
     - **few**: a level or group of fewer records than about this has one at least twice as wide.
     - **verdict**: ``"resolved"``, ``"partly"`` or ``"not"``.
     - **num_records**, **dim**, **num_rounds**: of the release; coordinates of which no record's
@@ -88,17 +89,29 @@ class Forecast(NamedTuple):
     def remedy(self) -> str:
         """What would resolve it."""
         more = max(_LEAST_SIGNAL / self.signal, _LEAST_SHAPE / self.shape)
+        epsilon = rounded_up(self._epsilon_that_does(), 2)
         return (f"{self.crowd}. Else " if self.crowd else "") + (
-            f"about {math.ceil(more * 1.05 * 10) / 10:g} times as many records, or a larger "
-            "epsilon, or fewer coordinates would do. For prediction alone DPSVI does with less"
+            f"about {math.ceil(more * 1.05 * 10) / 10:g} times as many records, or ε = {epsilon}, "
+            "or fewer coordinates would do. For prediction alone DPSVI does with less"
         )
 
+    def _epsilon_that_does(self) -> float:
+        """Of a release of as many records and coordinates that is just not refused."""
+        more = max(math.sqrt(_LEAST_SIGNAL / self.signal), _LEAST_SHAPE / self.shape)
+        noise = calibrate(GaussianDpEvent, self.privacy, self.relation) / (1.05 * more)
+        return privacy_curve(GaussianDpEvent(noise), self.relation).epsilon(self.privacy.delta)
+
     @property
-    def _widths(self) -> str:
+    def widths(self) -> tuple[float, float]:
+        """``width``, and what typical intervals were up to where many coordinates share little."""
         loose = _LOOSER if self.shape < _SHAPED else 1.0
         if self.verdict == "partly" and min(self.signal, self.shape) < _CLEAR:
             loose = _LOOSE
-        return f"{self.width:.2g}" + (f" to {loose * self.width:.2g}" if loose > 1 else "")
+        return self.width, loose * self.width
+
+    @property
+    def _widths(self) -> str:
+        return " to ".join(dict.fromkeys(f"{math.ceil(20 * each) / 20:g}" for each in self.widths))
 
     @property
     def promise(self) -> str:
@@ -111,8 +124,9 @@ class Forecast(NamedTuple):
         return (
             f"can be resolved{' in part' * partly}: where the model fits and priors are on the "
             f"scale of the answer, a typical interval about {self._widths} times as wide as NUTS's "
-            f"on the records{rare}; far wider that of a level of fewer than about {self.few} "
-            f"records, or of a group of fewer than {_two_digits(self.few / 2)}{weak * partly}. "
+            f"on the records{rare}; far wider that of a category's level of fewer than about "
+            f"{self.few} records, or of a hierarchy's group of fewer than "
+            f"{_two_digits(self.few / 2)}{weak * partly}. "
             f"{_ALONE}"
         )
 
@@ -123,8 +137,9 @@ class Forecast(NamedTuple):
             f"of scores and information\n"
             f"  {self.dim} coordinates, {self.num_records} records, "
             f"ε = {self.privacy.epsilon:g} at δ = {self.privacy.delta:g} ({self.relation})\n"
-            f"  κ = {self.signal:.3g}, signal over noise by coordinate (from {_LEAST_SIGNAL:g}, "
-            f"good at {_PLAIN:g}); of the information {self.shape:.3g} (from {_LEAST_SHAPE:g})\n"
+            f"  κ = {self.signal:.3g}, of a coordinate over noise: refused below "
+            f"{_LEAST_SIGNAL:g}, good from {_PLAIN:g} on\n"
+            f"  of the information {self.shape:.3g}: refused below {_LEAST_SHAPE:g}\n"
             f"  about {self.passes} gradients of all records\n"
             + "\n".join(
                 fill(text, 100, initial_indent="  ", subsequent_indent="  ")

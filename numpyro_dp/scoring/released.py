@@ -40,7 +40,12 @@ from numpyro_dp.families.outcome_laws import (
     of_several_numbers,
     scattered_gates,
 )
-from numpyro_dp.model.data_free import pooled_latents, read_coordinates, run_data_free
+from numpyro_dp.model.data_free import (
+    pooled_latents,
+    read_coordinates,
+    read_latents,
+    run_data_free,
+)
 from numpyro_dp.model.guided.chosen_outcomes import chosen_of
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.private_model import PrivateModel
@@ -296,7 +301,7 @@ class ReleasedLikelihood:
     @property
     def diagnostics(self) -> Diagnostics:
         """How far to trust it; ``print`` it."""
-        at = self.located
+        at, read = self.located, read_latents(self.private_model)
 
         def by_site(row: np.ndarray) -> dict[str, np.ndarray]:
             sites = unravelled(self.private_model, np.asarray(row))
@@ -316,6 +321,7 @@ class ReleasedLikelihood:
             disagreement=at.disagreement,
             travelled=at.travelled,
             verdicts=verdicts_of(self.private_model, at),
+            unread=tuple(sorted({*self.private_model.structure.latents} - read)),
         )
 
     def save(self, path: str | Path) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray
 
 import numpyro_dp as ndp
 
@@ -123,7 +124,7 @@ def test_what_is_to_be_seen_is_shown_whole(posteriors):
     ("posteriors", "options", "message"),
     [
         ({}, {}, "by name"),
-        (DRAWS["w"], {}, "by name"),
+        (DRAWS["w"], {}, "holds no draws"),
         ({"one": DRAWS}, {"prob": 1.0}, "prob"),
         ({"one": DRAWS}, {"prob": 90}, "prob"),
         ({"one": object()}, {}, "holds no draws"),
@@ -137,3 +138,11 @@ def test_what_is_to_be_seen_is_shown_whole(posteriors):
 def test_refusals_say_what_to_give(posteriors, options, message):
     with pytest.raises(ValueError, match=message):
         ndp.plot_forest(posteriors, **options)
+
+
+def test_one_alone_needs_no_name():
+    axes = {"chain": [0], "draw": range(400), "input": range(4)}
+    values = (tuple(axes), DRAWS["w"].reshape(1, 400, 4))
+    tree = xarray.DataTree.from_dict({"posterior": xarray.Dataset({"w": values}, axes)})
+    ax = ndp.plot_forest(tree)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["posterior"]

@@ -17,6 +17,7 @@ TO_DO = (
     "Merge",
     "Pass",
     "Read",
+    "Code",
     "Take",
     "That the rounds",
     "Widen",
@@ -46,7 +47,7 @@ def test_each_site_has_a_row_and_each_number_its_words():
     assert lines[-2].split() == ["b", "0.98"]
     assert lines[-1].split() == ["w", "0.50", "to", "0.98", "in", "2", "coordinates"]
     named = [line.split()[0] for line in lines[1:]]
-    assert {f for f in FINE._fields if f not in ("misfit_sd", "tail_sd", "verdicts")} < {
+    assert {*FINE._fields} - {"misfit_sd", "tail_sd", "verdicts", "unread"} < {
         *named,
         "resolved",
     }
@@ -54,9 +55,14 @@ def test_each_site_has_a_row_and_each_number_its_words():
     assert "1.02 ± 0.09" in lines[1]
     assert "0.003 ± 0.006" in lines[2]
     assert "above 5.2 not arrived" in str(FINE)
-    assert "1.10 to 1.35   times by noise, of intervals; above 1.5 far wider" in str(FINE)
-    assert "2.35 to 16.10  information over its noise, by coordinate; below 5.2 of few" in str(FINE)
+    assert "1.10 to 1.35   times by noise, of intervals; clips add to it; above" in str(FINE)
+    assert "2.35 to 16.10  information on a coordinate over noise; below 5.2 little" in str(FINE)
     assert "array(" not in str(FINE)
+    # Groups tell of their law, which no record reads: no number of it is one to judge.
+    unread = str(FINE._replace(unread=("w",)))
+    assert unread.splitlines()[-1] == "  told of by others, not by itself: w"
+    assert "1.10           times by noise" in unread
+    assert "\n  w " not in unread
 
 
 def test_verdicts_come_first_and_to_their_end():
@@ -92,17 +98,18 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     asked = {"num_records": 1_000, "dim": 4, "outcomes": 0, "signal": 0.27, "num_rounds": None}
     asked |= {"privacy": Budget(1.0, 1e-5), "relation": "zero_out", "cases": False}
     found = forecast(**asked)
-    _, line, *_ = str(found).splitlines()
-    said = f"κ = {found.signal:.3g}, signal over noise by coordinate (from 3.5, good at 20)"
-    assert said in line
-    assert f"of the information {found.shape:.3g} (from 3)" in line
+    steps, _, *lines = str(found).splitlines()
+    assert steps.startswith(f"{found.num_rounds + 1} private steps")
+    said = f"κ = {found.signal:.3g}, of a coordinate over noise: refused below 3.5, good from 20 on"
+    assert said in lines[0]
+    assert f"of the information {found.shape:.3g}: refused below 3" in lines[1]
     assert found.few == 110
     larger, rare = (
         " ".join(str(forecast(**asked | {"num_records": 9_000, "cases": each})).split())
         for each in (False, True)
     )
-    assert "far wider that of a level of fewer than about 110 records, or of a group of" in larger
-    assert "fewer than 55." in larger
+    assert "far wider that of a category's level of fewer than about 110 records" in larger
+    assert "or of a hierarchy's group of fewer than 55." in larger
     assert "fewer than 100." in str(forecast(**asked | {"num_records": 9_000, "signal": 0.15}))
     # Of whole numbers alone events may be rare.
     assert "of rare events, where the outcome is 0 but for one record in ten" in rare

@@ -605,7 +605,7 @@ def refused(error, match, model, *args, **options):
 
 
 def test_what_cannot_teach_anything_is_refused_with_what_would(y):
-    refused(ValueError, r"times as many records, or a larger epsilon", gaussian, y[:60])
+    refused(ValueError, r"times as many records, or ε = 1\.\d", gaussian, y[:60])
     small = ndp.Budget(0.01, 1e-5)
     refused(ValueError, r"tell next to nothing .*Nothing was charged", gaussian, y, privacy=small)
     expected = ndp.LikelihoodRelease(gaussian, privacy=small).forecast(y)
@@ -651,6 +651,11 @@ def test_the_remedy_of_a_refusal_is_enough(y):
     times = float(expected.remedy.split("about ")[1].split(" times")[0])
     more = ndp.LikelihoodRelease(gaussian, privacy=BUDGET).forecast(y[: math.ceil(60 * times)])
     assert more.verdict != "not"
+    enough = float(expected.remedy.split("ε = ")[1].split(",")[0])
+    for epsilon, wanted in ((enough, "partly"), (0.85 * enough, "not")):
+        privacy = ndp.Budget(epsilon, BUDGET.delta)
+        found = ndp.LikelihoodRelease(gaussian, privacy=privacy).forecast(y[:60])
+        assert found.verdict == wanted
 
 
 def test_a_forecast_reads_no_value(y):

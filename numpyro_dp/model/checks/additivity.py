@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from numpyro_dp._quick_compile import quickly_compiled
-from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.errors import UnsupportedModelError, caller
 from numpyro_dp.model.jaxprs import Pruned, primitives, prune, trace_program
 from numpyro_dp.model.messages import explained
 from numpyro_dp.model.names import quoted
@@ -126,7 +126,7 @@ def require_additive(subject: Subject) -> None:
             "its density is not finite on made-up records. Privacy does not rest on this check; "
             "see for yourself that no record's likelihood uses other records, which it would not "
             "find: it is computed from one alone",
-            stacklevel=5,
+            stacklevel=caller(),
         )
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpyro.distributions import Distribution
 from numpyro.primitives import Messenger
 
-from numpyro_dp.errors import UnsupportedModelError
+from numpyro_dp.errors import UnsupportedModelError, caller
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.records import FixedLeaf, Layout
 
@@ -156,7 +156,7 @@ def refuse_captured_arrays(
             )
         if name not in warned:
             warned.add(name)
-            warnings.warn(f"{told}if it does, they are unprotected. {remedy}", stacklevel=2)
+            warnings.warn(f"{told}if it does, they are unprotected. {remedy}", stacklevel=caller())
     return bool(warned)
 
 

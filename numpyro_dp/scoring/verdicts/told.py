@@ -254,9 +254,9 @@ class Told(NamedTuple):
                 f"{TO_KNOW}: little was {TOLD_OF} {listed(small, 'signal')}: the law that is "
                 "learned from the others lends the rest, as to small groups of any hierarchy. Such "
                 "intervals are mostly wider than NUTS's, at most as that law, and too narrow where "
-                "small groups are unlike large ones, as one far out is pulled to them, and the "
-                "law's own mean and scale with it. Read each as a group like the others, or give "
-                "more privacy budget or records"
+                "small groups are unlike large ones, as one far out is pulled to them, some of its "
+                "own sds, and the law's own mean and scale with it. Read each as a group like the "
+                "others, or give more privacy budget or records"
             )
         return tuple(found)
 
@@ -272,7 +272,7 @@ class Told(NamedTuple):
         scale = f"Divide the column of {loud} by a public number, merge" if loud else "Merge"
         return (
             f"{WIDE}: little was {TOLD_OF} {listed(self._named(which), 'signal')}: of {kinds} "
-            "such intervals are .9 to 11 times as wide as NUTS's, at most as the prior, and a "
+            "such intervals are mostly far wider than NUTS's, at most as the prior, and a "
             f"truth far out in it is pulled to its middle.{beside * bool(loud)} {scale} such where "
             f"that can be, give more privacy budget or records{_LAW}, or narrow a prior wider than "
             "what is known"

@@ -77,6 +77,8 @@ _OF_CLASSES = (
     "themselves (docs/howto/models-by-name.md, survival), or narrow priors many times wider than "
     "the answer"
 )
+# Of a yes or no as 1 and 2 no note tells the cause.
+_CODES = "Code outcomes as their law has them (0 and 1, categories from 0), "
 _TAILS = (
     "Take the logarithm of what is never negative (LogNormal for Gamma), StudentT(4, …) for "
     "Normal, NegativeBinomial2 for Poisson: heavier tails than the family's are cut elsewhere in "
@@ -196,7 +198,7 @@ class Located(NamedTuple):
         # A class has no tails.
         remedy = (APART if kind.mixture else _TAILS) * (kind.mixture or not kind.classes)
         nearest = _nearer(kind)
-        remedy = remedy or nearest
+        remedy = remedy or f"{_CODES}{nearest[0].lower()}{nearest[1:]}"
         if kind.several:
             remedy = f"{_TOGETHER}{remedy[0].lower()}{remedy[1:]}"
         # Between a gate and a wide scatter a release lay up to 13 of its own sds off at 2.1.
@@ -232,6 +234,7 @@ class Located(NamedTuple):
         kind = kind or Kind()
         told = self._told(names, read, kind)
         large, columns, nearer = told.large(), told.columns(), _nearer(kind)
+        give = f"{APART}, or give" if kind.mixture else "Give"
         said = [
             (
                 not self.arrived,
@@ -262,7 +265,7 @@ class Located(NamedTuple):
                 self.slack and kind.scatters,
                 f"{DO_NOT_USE}: the records vary less than the model expects (their scores "
                 f"{self.misfit:.1f} times as much): rounds went where a scale is too large, and "
-                "have not come back. Give priors on the scale of the answer, of scales first "
+                f"have not come back. {give} priors on the scale of the answer, of scales first "
                 "(HalfNormal about as wide as they are), of an intercept about where outcomes lie, "
                 "or give more privacy budget or records",
             ),
