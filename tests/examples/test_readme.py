@@ -74,3 +74,11 @@ def test_the_statement_is_what_the_quickstart_prints():
     mcmc = ndp.MCMC(kernel, num_warmup=20, num_samples=20, progress_bar=False)
     mcmc.run(jax.random.key(0), *quickstart["load"]())
     assert str(replace(mcmc.privacy, notes=())).strip() == printed.strip()
+
+
+def test_the_two_lines_are_those_of_the_example():
+    (changed,) = re.findall(r"```diff\n(.*?)```", TEXT, re.S)
+    new = [line[2:] for line in changed.splitlines() if line.startswith("+")]
+    (example,) = re.findall(r"<!-- ci: example -->\n```python\n(.*?)```", TEXT, re.S)
+    assert len(new) == 2
+    assert all(line in example.splitlines() for line in new)

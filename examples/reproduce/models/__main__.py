@@ -11,6 +11,7 @@ A model that is refused prints what the refusal says. ``--table`` reads such lin
 
 import argparse
 import json
+import math
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -89,18 +90,44 @@ def lines(row: str, name: str, releases: int, *, small: bool) -> Iterator[dict[s
         yield {**said, "records": mcmc.privacy.num_records, **found, "notes": notes}
 
 
-def table(log: Path = LOG) -> str:
-    """What the log says of each case: the widths and the farthest of all of its releases."""
-    by_case: dict[tuple[str, str], list[dict]] = {}
+def told(log: Path = LOG) -> dict[str, dict[str, Any]]:
+    """What the log says of each row, over all releases of all of its cases.
+
+    **width** is the narrowest and the widest, to tenths outwards; **farthest** of the means;
+    **releases**, and how many of them a note **spoke** against.
+    """
+    rows: dict[str, list[dict]] = {}
     for line in map(json.loads, log.read_text().splitlines()):
         if "widest" in line:
-            by_case.setdefault((line["row"], line["case"]), []).append(line)
-    out = ["| row | case | releases | width | farthest |", "|---|---|---|---|---|"]
-    for (row, name), found in by_case.items():
-        narrowest = min(line["narrowest"][1] for line in found)
-        widest = max(line["widest"][1] for line in found)
-        far = max(line["farthest"][1] for line in found)
-        out.append(f"| {row} | {name} | {len(found)} | {narrowest} to {widest} | {far} |")
+            rows.setdefault(line["row"], []).append(line)
+    return {
+        row: {
+            "width": (
+                math.floor(10 * min(line["narrowest"][1] for line in found)) / 10,
+                math.ceil(10 * max(line["widest"][1] for line in found)) / 10,
+            ),
+            "farthest": max(line["farthest"][1] for line in found),
+            "releases": len(found),
+            "spoke": sum(any(map(speaks, line["notes"])) for line in found),
+        }
+        for row, found in rows.items()
+    }
+
+
+def speaks(note: str) -> bool:
+    return note.startswith(("do not use", "with care"))
+
+
+def words(width: tuple[float, float]) -> str:
+    """A range as the pages write it: .9 to 1.3."""
+    return " to ".join(f"{end:.1f}".removeprefix("0") for end in width)
+
+
+def table() -> str:
+    out = ["| row | width | farthest | releases | noted |", "|---|---|---|---|---|"]
+    for row, said in told().items():
+        found = words(said["width"]), said["farthest"], said["releases"], said["spoke"]
+        out.append(f"| {row} | {' | '.join(map(str, found))} |")
     return "\n".join(out)
 
 
