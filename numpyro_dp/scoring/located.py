@@ -40,7 +40,8 @@ def located(
     whitening, centre = rounds[-1].at.whitening, trusted(rounds)[0][-1].at.u
     for _ in range(3):
         pooled = pool(rounds, prior, num_records, centre, final=True, along=to.inverse)
-        own = pooled.dispersion * pooled.information
+        spread = _spread(pooled)
+        own = spread * pooled.information
         noise = own + pooled.noise
         for _ in range(3):
             mean, covariance = posterior(pooled, noise, prior, whitening)
@@ -56,19 +57,19 @@ def located(
     step = whitening.T @ mean - rounds[-1].at.u
     design = solve(root, pooled.information) @ back.T @ to.inverse
     values, vectors = np.linalg.eigh(pooled.information)
-    spread = to.basis @ whitening.T
-    u_covariance = spread @ covariance @ spread.T + to.silent
+    outward = to.basis @ whitening.T
+    u_covariance = outward @ covariance @ outward.T + to.silent
     prior_variance = np.diag((to.basis * prior.sd**2) @ to.basis.T + to.silent)
-    without_noise = back @ pooled.information @ back.T / pooled.dispersion + prior.precision
+    without_noise = back @ pooled.information @ back.T / spread + prior.precision
     return Located(
         design=design,
         response=solve(root, pooled.response) + design @ to.origin,
-        mean=to.origin + spread @ mean,
+        mean=to.origin + outward @ mean,
         covariance=u_covariance,
         information=values,
         noise_sd=np.sqrt(np.einsum("ik,ij,jk->k", vectors, noise - own, vectors)),
         resolved=1 - np.diag(u_covariance) / prior_variance,
-        out=(spread @ mean - to.basis @ prior.mean) / np.sqrt(prior_variance),
+        out=(outward @ mean - to.basis @ prior.mean) / np.sqrt(prior_variance),
         dispersion=pooled.dispersion,
         misfit=pooled.misfit,
         misfit_sd=pooled.misfit_sd,
@@ -85,6 +86,19 @@ def located(
         groups=_groups(prior, len(to.origin)),
         moved=np.abs(to.basis @ step) / np.sqrt(np.diag(u_covariance)),
     )
+
+
+def _spread(pooled: Pooled) -> float:
+    """How much more the records' scores vary than the information says, as intervals count it.
+
+    That they vary less than the model expects is believed as far as noise does not explain it: of
+    two coordinates it made intervals a fifth narrower than NUTS's now and then.
+    """
+    less = 1 - pooled.misfit
+    if less <= 0:
+        return pooled.dispersion
+    believed = 1 - less * max(0.0, 1 - (pooled.misfit_sd / less) ** 2)
+    return pooled.dispersion * believed / pooled.misfit
 
 
 def _widened(without: Matrix, with_noise: Matrix, to: Directions) -> Vector:
