@@ -86,7 +86,7 @@ def foretold(kind: Kind) -> tuple[str, ...]:
             bool(kind.itself),
             f"{WITH_CARE}: the law of {listed(kind.itself)} reads a number of its own outcome and "
             "cannot be drawn number after number, so that it stands fixed where others are drawn: "
-            "slopes on it lay up to eight of their own sds off, in intervals narrower than NUTS's. "
+            "slopes on it lie many of their own sds off, in intervals narrower than NUTS's. "
             "Observe numbers of arguments as they are, of which none reads itself, of a law of "
             "each or a MultivariateNormal",
         ),
@@ -107,7 +107,7 @@ def foretold(kind: Kind) -> tuple[str, ...]:
         (
             bool(kind.quantile),
             f"{WITH_CARE}: where {listed(kind.quantile)} stands for a quantile of outcomes of "
-            "another law, coefficients lay up to ten of their own sds off, mostly under no other "
+            "another law, coefficients lie many of their own sds off, mostly under no other "
             "note. Fit a law of the outcomes, and take its quantile by Predictive",
         ),
     ]
