@@ -8,7 +8,14 @@ from functools import lru_cache
 from typing import Any
 
 from numpyro_dp import _validate
-from numpyro_dp.accounting import Accountant, Budget, Relation, calibrate, rounded_down
+from numpyro_dp.accounting import (
+    Accountant,
+    Budget,
+    ChargePlan,
+    Relation,
+    calibrate,
+    rounded_down,
+)
 from numpyro_dp.accounting.events import DpEvent, GaussianDpEvent
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.errors import UnsupportedModelError
@@ -215,6 +222,9 @@ class LikelihoodRelease:
 
 def _room(accountant: Accountant | None, event: DpEvent) -> str:
     """Whether the budget of an accountant has room for a charge, in words; empty without one."""
+    if isinstance(accountant, ChargePlan):
+        holds = "holds this" if accountant.fits(event) else "does not hold this"
+        return f"ledger: the plan {accountant.label!r} {holds}"
     if accountant is None or accountant.budget is None:
         return ""
     total, left = accountant.budget.epsilon, rounded_down(accountant.remaining())

@@ -677,6 +677,9 @@ def test_a_forecast_says_whether_the_ledger_has_room(y):
     with pytest.raises(ndp.BudgetExceededError):
         ndp.MCMC(kernel, num_warmup=10, num_samples=10).run(jax.random.key(0), y)
     assert not ndp.DPNUTS(gaussian, privacy=BUDGET).forecast(y).ledger
+    plan = accountant.plan([GaussianDpEvent(20.0)], label="two looks")
+    kernel = ndp.DPNUTS(gaussian, privacy=ndp.Budget(0.8, 1e-5), accountant=plan)
+    assert kernel.forecast(y).ledger == "ledger: the plan 'two looks' does not hold this"
 
 
 def test_many_entries_are_groups_or_rows_of_persons():
