@@ -75,7 +75,9 @@ def plot_forest(
     """
     # ArviZ's objects are mappings, too.
     if not isinstance(posteriors, Mapping) or hasattr(posteriors, "posterior"):
-        posteriors = {"posterior": posteriors}
+        privacy = getattr(posteriors, "privacy", None)
+        name = "posterior" if privacy is None else f"private, ε = {privacy.epsilon:.3g}"
+        posteriors = {name: posteriors}
     if not posteriors:
         raise ValueError(
             'give posteriors by name, as in plot_forest({"private": mcmc, "prior": draws})'

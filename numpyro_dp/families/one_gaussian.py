@@ -75,11 +75,11 @@ def require_one_gaussian(model: PrivateModel, middle: np.ndarray, sd: np.ndarray
     if factors is not None:
         raise UnsupportedModelError(
             f"records tell only of a product of latents {quoted(factors)}, as of `mu + tau * z` in "
-            "a hierarchy that is non-centred by hand or by a `reparam` within it: along such a "
-            "product the likelihood is no Gaussian, and the scale would come out too large. Make "
-            "the product a latent of its own, as in "
-            '`a = numpyro.sample("a", dist.Normal(mu, tau))`; where NUTS should sample it '
-            "non-centred, wrap the model, `numpyro.handlers.reparam(model, "
+            "a hierarchy (of `tau * lam * z` in a horseshoe) that is non-centred by hand or by a "
+            "`reparam` within it: along such a product the likelihood is no Gaussian, and the "
+            "scale would come out too large. Make the product a latent of its own, as in "
+            '`a = numpyro.sample("a", dist.Normal(mu, tau))`, `dist.Normal(0, tau * lam)`; where '
+            "NUTS should sample it non-centred, wrap the model, `numpyro.handlers.reparam(model, "
             'config={"a": LocScaleReparam(0)})`: it is released as written and sampled as wrapped. '
             "Several effects of a group at once are `dist.MultivariateNormal(mu, "
             "scale_tril=tau[:, None] * L)` in the groups' plate; of `numpyro.contrib.hsgp` take "

@@ -23,23 +23,17 @@ _FIXED, _FALLING = 0.2, 10.0
 # at ε = .5 to 3, ten coordinates, tests/benchmarks/bench_rare_levels.py). Of thirty twice as wide
 # were those of 240 to 310 (28 groups of 9,000 records, a level of 10,000; five releases each).
 _FEW, _OF_COORDINATES = 30.0, 10
-_PLAIN = 20.0
-# Below this, κ or the same of the information, typical intervals were up to 2.3 times as wide as
-# that says (31 columns of 6,400 at ε = .5; 30 of 6,000 at ε = 1, of one outcome in ten, 2.0); with
-# few coordinates as it says.
-_CLEAR, _LOOSE = 8.0, 2.3
-# Below this of the information up to 1.4 times: 20 and 30 columns of 5,000 to 8,000 records at
-# ε = 1, linear 1.5 to 1.8 and Poisson 1.95 times as wide as the records' own, logistic 1.4.
-_SHAPED, _LOOSER = 15.0, 1.4
+_PLAIN, _WEAK = 20.0, 8.0
+# Typical intervals were up to 1 + this over the information's signal times as wide as κ alone says,
+# where many coordinates share little: 1.4 times at 10 to 13 (20 and 30 columns of 5,000 to 8,000
+# records at ε = 1), 1.3 to 2.3 at 3 to 7 (31 columns at ε = .35 to 1.4).
+_SHARED = 5.0
 _ALONE = (
     "It follows from the numbers of records and coordinates and from ε alone: ndp.coverage tries "
-    "the model and its priors"
+    "the model and its priors."
 )
 # Of rare counts less, 1.0 to 1.7 times with one in forty and up to 2.4 with one in two hundred.
-_RARE = (
-    "up to 1.8 times that of rare events, where the outcome is 0 but for one record in ten, 2.5 "
-    "times where but for one in twenty"
-)
+_RARE = ((1.8, "ten"), (2.5, "twenty"))
 # Many rounds find a far posterior; few leave more to each. By the shape's signal at least:
 _ROUNDS = ((100.0, 14), (5.0, 12), (0.0, 8))
 
@@ -88,64 +82,67 @@ class Forecast(NamedTuple):
     @property
     def remedy(self) -> str:
         """What would resolve it."""
-        more = max(_LEAST_SIGNAL / self.signal, _LEAST_SHAPE / self.shape)
-        epsilon = rounded_up(self._epsilon_that_does(), 2)
+        least = max(math.sqrt(_LEAST_SIGNAL / self.signal), _LEAST_SHAPE / self.shape)
+        good = max(math.sqrt(_PLAIN / self.signal), 2 * _SHARED / self.shape)
+        records = max(_LEAST_SIGNAL / self.signal, _LEAST_SHAPE / self.shape)
         return (f"{self.crowd}. Else " if self.crowd else "") + (
-            f"about {math.ceil(more * 1.05 * 10) / 10:g} times as many records, or ε = {epsilon}, "
-            "or fewer coordinates would do. For prediction alone DPSVI does with less"
+            f"about {rounded_up(1.05 * records, 2)} times as many records, or ε = "
+            f"{self._epsilon(1.05 * least)} (good from ε = {self._epsilon(good)} on), or fewer "
+            "coordinates would do. For prediction alone DPSVI does with less"
         )
 
-    def _epsilon_that_does(self) -> float:
-        """Of a release of as many records and coordinates that is just not refused."""
-        more = max(math.sqrt(_LEAST_SIGNAL / self.signal), _LEAST_SHAPE / self.shape)
-        noise = calibrate(GaussianDpEvent, self.privacy, self.relation) / (1.05 * more)
-        return privacy_curve(GaussianDpEvent(noise), self.relation).epsilon(self.privacy.delta)
+    def _epsilon(self, times: float) -> str:
+        """Of a release of as many records and coordinates, with so many times the signal."""
+        noise = calibrate(GaussianDpEvent, self.privacy, self.relation) / times
+        curve = privacy_curve(GaussianDpEvent(noise), self.relation)
+        return rounded_up(curve.epsilon(self.privacy.delta), 2)
 
     @property
     def widths(self) -> tuple[float, float]:
         """``width``, and what typical intervals were up to where many coordinates share little."""
-        loose = _LOOSER if self.shape < _SHAPED else 1.0
-        if self.verdict == "partly" and min(self.signal, self.shape) < _CLEAR:
-            loose = _LOOSE
-        return self.width, loose * self.width
-
-    @property
-    def _widths(self) -> str:
-        return " to ".join(dict.fromkeys(f"{math.ceil(20 * each) / 20:g}" for each in self.widths))
+        return self.width, (1 + _SHARED / self.shape) * self.width
 
     @property
     def promise(self) -> str:
-        """What to expect, in a sentence."""
-        partly = self.verdict == "partly"
+        """What to expect, in a sentence or two, and what is wider than that."""
         if self.verdict == "not":
             return f"not resolved: {self.remedy}"
-        rare = f", {_RARE}" * self.cases
-        weak = "; weak directions stay at the prior. For prediction alone DPSVI may be better"
+        typical, most = (math.ceil(20 * each) / 20 for each in self.widths)
+        about = f"{typical:g}" + (f" to {most:g}" if most > 1.1 * typical else "")
+        weak = self.verdict == "partly" and min(self.signal, self.shape) < _WEAK
+        rare = [
+            f"{times:g} times where it is not 0 in one record of {number}"
+            for times, number in _RARE
+            if self.cases and times > most
+        ]
+        wider = [
+            *([f"up to {', '.join(rare)} (rare outcomes)"] if rare else []),
+            f"by far that of a category's level of fewer than about {self.few} records, and of a "
+            f"hierarchy's group of fewer than {_two_digits(self.few / 2)}",
+        ]
         return (
-            f"can be resolved{' in part' * partly}: where the model fits and priors are on the "
-            f"scale of the answer, a typical interval about {self._widths} times as wide as NUTS's "
-            f"on the records{rare}; far wider that of a category's level of fewer than about "
-            f"{self.few} records, or of a hierarchy's group of fewer than "
-            f"{_two_digits(self.few / 2)}{weak * partly}. "
-            f"{_ALONE}"
+            f"can be resolved{' in part' * weak}: where the model fits and priors are on the scale "
+            f"of the answer, a typical interval about {about} times as wide as NUTS's on the "
+            f"records{'; weak directions stay at the prior' * weak}. Wider: {'; '.join(wider)}. "
+            f"{_ALONE}{' For prediction alone DPSVI may be better.' * weak}"
         )
 
     def __str__(self) -> str:
-        ledger = (self.ledger,) if self.ledger else ()
-        return (
-            f"{self.num_rounds + 1} private steps: sizes of scores, then {self.num_rounds} rounds "
-            f"of scores and information\n"
-            f"  {self.dim} coordinates, {self.num_records} records, "
-            f"ε = {self.privacy.epsilon:g} at δ = {self.privacy.delta:g} ({self.relation})\n"
-            f"  κ = {self.signal:.3g}, of a coordinate over noise: refused below "
-            f"{_LEAST_SIGNAL:g}, good from {_PLAIN:g} on\n"
-            f"  of the information {self.shape:.3g}: refused below {_LEAST_SHAPE:g}\n"
-            f"  about {self.passes} gradients of all records\n"
-            + "\n".join(
-                fill(text, 100, initial_indent="  ", subsequent_indent="  ")
-                for text in (*ledger, self.promise, *(f"note: {note}" for note in self.notes))
-            )
+        numbers = (
+            f"{self.num_rounds + 1} private steps, sizes of scores and {self.num_rounds} rounds of "
+            f"scores and information, about {self.passes} gradients of all records. κ = "
+            f"{self.signal:.3g}: refused below {_LEAST_SIGNAL:g}, good from {_PLAIN:g} on; of the "
+            f"information {self.shape:.3g}: refused below {_LEAST_SHAPE:g}"
         )
+        said = (self.ledger, self.promise, *(f"note: {note}" for note in self.notes), numbers)
+        head = (
+            f"ε = {self.privacy.epsilon:g} at δ = {self.privacy.delta:g} ({self.relation}), "
+            f"{self.num_records} records, {self.dim} coordinates"
+        )
+        lines = (
+            fill(text, 100, initial_indent="  ", subsequent_indent="  ") for text in said if text
+        )
+        return "\n".join((head, *lines))
 
 
 def promised(

@@ -651,7 +651,7 @@ def test_the_remedy_of_a_refusal_is_enough(y):
     times = float(expected.remedy.split("about ")[1].split(" times")[0])
     more = ndp.LikelihoodRelease(gaussian, privacy=BUDGET).forecast(y[: math.ceil(60 * times)])
     assert more.verdict != "not"
-    enough = float(expected.remedy.split("ε = ")[1].split(",")[0])
+    enough = float(expected.remedy.split("ε = ")[1].split()[0])
     for epsilon, wanted in ((enough, "partly"), (0.85 * enough, "not")):
         privacy = ndp.Budget(epsilon, BUDGET.delta)
         found = ndp.LikelihoodRelease(gaussian, privacy=privacy).forecast(y[:60])

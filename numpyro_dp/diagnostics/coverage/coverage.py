@@ -104,7 +104,14 @@ def coverage(
         raise ValueError(f"level must be in (0, 1), got {level!r}")
     for name, given in {"method": method, "model": model, "reference": reference}.items():
         if not callable(given) and not (name == "reference" and given is None):
-            raise ValueError(f"{name} must be callable, got {_validate.shown(given)}")
+            how = (
+                ": a class with its options, as in coverage(functools.partial(DPNUTS, "
+                "privacy=Budget(1.0, 1e-5)), model, *made_up), with jax.ShapeDtypeStruct in the "
+                "place of outcomes (docs/howto/is-it-worth-having.md, in short)"
+            )
+            raise ValueError(
+                f"{name} must be callable, got {_validate.shown(given)}{how * (name != 'model')}"
+            )
     _validate.given(_validate.positive_int, num_steps=num_steps)
     settings = Settings(
         _validate.positive_int("num_warmup", num_warmup),

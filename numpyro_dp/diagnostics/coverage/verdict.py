@@ -97,11 +97,11 @@ class Verdict:
         more = share.enough(self.level) * len(self.truths) / len(self._kept)
         said = (
             f"{self._sets} cannot tell {100 * self.level:.3g}% intervals from "
-            f"{100 * too_narrow(self.level):.2g}% ones: take num_datasets={math.ceil(more / 10)}0"
+            f"{100 * too_narrow(self.level):.2g}% ones; num_datasets={math.ceil(more / 10)}0 would"
         )
         if rare:
             return f"intervals of {rare} hold the truth too rarely; of the others {said}"
-        return said
+        return f"nothing speaks against the intervals, but {said}"
 
     def _missed(self, gross: Sequence[int]) -> str:
         """The worst data set of those that said nothing, and of those that said too little."""

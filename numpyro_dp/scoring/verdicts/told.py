@@ -252,10 +252,10 @@ class Told(NamedTuple):
         if small := self._named(faint & several & pooled):
             found.append(
                 f"{TO_KNOW}: little was {TOLD_OF} {listed(small, 'signal')}: the law that is "
-                "learned from the others lends the rest, as to small groups of any hierarchy. Such "
+                "learned from the others lends the rest, as to a hierarchy's small groups. Such "
                 "intervals are mostly wider than NUTS's, at most as that law, and too narrow where "
                 "small groups are unlike large ones, as one far out is pulled to them, some of its "
-                "own sds, and the law's own mean and scale with it. Read each as a group like the "
+                "own sds, and the law's own mean and scale with it. Read each as one like the "
                 "others, or give more privacy budget or records"
             )
         return tuple(found)
