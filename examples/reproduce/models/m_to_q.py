@@ -15,7 +15,7 @@ POINTS, WEIGHTS = tuple(points.tolist()), tuple((weights / weights.sum()).tolist
 def line(x, intercept=2.0, slope=1.0):
     """The linear predictor of most models here."""
     a = numpyro.sample("a", dist.Normal(0, intercept))
-    b = numpyro.sample("b", dist.Normal(0, slope).expand([x.shape[1]]).to_event(1))
+    b = numpyro.sample("b", dist.Normal(0, slope).expand([x.shape[-1]]).to_event(1))
     return a + x @ b
 
 

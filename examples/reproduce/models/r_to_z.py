@@ -6,28 +6,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from case import Case, case
+from m_to_q import POINTS, WEIGHTS, inputs, line, sigmoid
 from numpyro.distributions import constraints
-
-points, weights = np.polynomial.hermite_e.hermegauss(9)
-POINTS, WEIGHTS = tuple(points.tolist()), tuple((weights / weights.sum()).tolist())
-
-
-def line(x, intercept=2.0, slope=1.0):
-    """The linear predictor of most models here."""
-    a = numpyro.sample("a", dist.Normal(0, intercept))
-    b = numpyro.sample("b", dist.Normal(0, slope).expand([x.shape[-1]]).to_event(1))
-    return a + x @ b
-
-
-def inputs(rng, size):
-    """A rate of one in three, a standardised number, and a share."""
-    columns = rng.random(size) < 1 / 3, rng.normal(size=size), rng.uniform(-1, 1, size)
-    return np.stack(columns, axis=1).astype(np.float32)
-
-
-def sigmoid(z):
-    return 1 / (1 + np.exp(-z))
-
 
 # --- a walk over public months
 

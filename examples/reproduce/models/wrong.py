@@ -23,19 +23,19 @@ def coefficients(number, sd=1.0):
     return a, numpyro.sample("b", dist.Normal(0, sd).expand([number]).to_event(1))
 
 
+def regression(x, y):
+    a, b = coefficients(x.shape[1])
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+    with numpyro.plate("people", len(x)):
+        numpyro.sample("y", dist.Normal(a + x @ b, sigma), obs=y)
+
+
 @case("outcomes whose spread grows with their mean")
 def rents(rng):
     """Rents with an error of 18 %, under a normal law of one spread."""
-
-    def model(x, y):
-        a, b = coefficients(3)
-        sigma = numpyro.sample("sigma", dist.HalfNormal(2))
-        with numpyro.plate("flats", len(x)):
-            numpyro.sample("y", dist.Normal(a + x @ b, sigma), obs=y)
-
     x = columns(rng)
     y = np.exp(0.8 + x @ [0.4, 0.2, -0.2] + 0.18 * rng.normal(size=N))
-    return Case(model, (x, y.astype(np.float32)))
+    return Case(regression, (x, y.astype(np.float32)))
 
 
 @case("shape and intercept of a Gamma on log-normal costs")
@@ -76,17 +76,11 @@ def degrees_of_errors(rng):
 
 
 def typed(rng, share):
-    def model(x, y):
-        a, b = coefficients(3)
-        sigma = numpyro.sample("sigma", dist.HalfNormal(1))
-        with numpyro.plate("people", len(x)):
-            numpyro.sample("y", dist.Normal(a + x @ b, sigma), obs=y)
-
     x = columns(rng)
     y = 1 + x @ [0.3, -0.2, 0.1] + 0.5 * rng.normal(size=N)
     wrong = rng.random(N) < share
     y[wrong] += 4 * rng.choice([-1, 1], wrong.sum())
-    return Case(model, (x, y.astype(np.float32)))
+    return Case(regression, (x, y.astype(np.float32)))
 
 
 @case("typing errors under a normal law")
@@ -121,16 +115,10 @@ def instrument_of_logs(rng):
 
 @case("columns that say the same")
 def one_column_twice(rng):
-    def model(x, y):
-        a, b = coefficients(50)
-        sigma = numpyro.sample("sigma", dist.HalfNormal(1))
-        with numpyro.plate("people", len(x)):
-            numpyro.sample("y", dist.Normal(a + x @ b, sigma), obs=y)
-
     x = columns(rng, 50)
     x[:, 49] = x[:, 0]
     y = x @ rng.normal(0, 0.3, 50) + rng.normal(size=N)
-    return Case(model, (x, y.astype(np.float32)))
+    return Case(regression, (x, y.astype(np.float32)))
 
 
 @case("columns that say the same")
