@@ -107,12 +107,12 @@ class _Watch:
     """Leaves out of a bar's rate what was waited for, and says that while nothing was done yet."""
 
     def __init__(self, bar: Any) -> None:
-        self._bar, self._compiled, self._last = bar, False, time.time()
+        self._bar, self._waited, self._last = bar, 0.0, time.time()
         self._said = False
 
-    def compiling(self) -> None:
-        """A program is being compiled."""
-        self._compiled = True
+    def compiling(self, seconds: float) -> None:
+        """A program is being compiled, or was for so many seconds."""
+        self._waited += seconds
         if not self._said and self._bar.n == 0:
             self._bar.set_description("compiling")
         self._said = True
@@ -120,10 +120,14 @@ class _Watch:
     def step(self, done: int) -> None:
         """Steps up to ``done`` are made."""
         now = time.time()
-        if self._compiled:
-            self._bar.start_t += now - self._last
+        took = now - self._last
+        # Of a step that is far more than what it waited for, as a fit is, the rest is counted.
+        if 2 * self._waited > took:
+            self._bar.start_t += took
             self._bar.initial += done - self._bar.n
-        self._compiled, self._last = False, now
+        else:
+            self._bar.start_t += self._waited
+        self._waited, self._last = 0.0, now
 
 
 _WATCHES = threading.local()
@@ -145,12 +149,12 @@ def _listen() -> None:
     monitoring.register_event_duration_secs_listener(_heard)
 
 
-def _heard(event: str, *_: Any, **__: Any) -> None:
+def _heard(event: str, seconds: float, **__: Any) -> None:
     # Tracing is over before XLA begins, and it is XLA that takes the time.
     watch = getattr(_WATCHES, "inmost", None)
     if watch is not None and event.startswith("/jax/core/compile/"):
         with _harmless():
-            watch.compiling()
+            watch.compiling(seconds)
 
 
 def pieces(for_bar: int, without: int, shown: bool) -> int:

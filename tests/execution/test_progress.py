@@ -78,6 +78,19 @@ def test_the_time_left_is_that_of_steps_and_not_of_compiling(bars):
     assert 11 < counted / told["elapsed"] <= 100
 
 
+def test_a_step_that_is_far_more_than_what_it_compiled_is_counted(bars):
+    """As a fit is, of which each compiles something small: `coverage` showed no time left."""
+    with steps_bar(4, TABLE, shown=True) as show:
+        for done in range(1, 5):
+            jax.block_until_ready(jax.jit(lambda x, k=done: x * k)(jnp.float32(1.0)))
+            time.sleep(0.5)
+            show(done)
+        (bar,) = bars
+        told = bar.format_dict
+    assert told["n"] - told["initial"] == 4
+    assert told["elapsed"] < 4
+
+
 def test_a_program_that_is_compiled_later_is_left_out_too(bars):
     early, late = program(7), program(11)
     with steps_bar(4, TABLE, shown=True) as show:

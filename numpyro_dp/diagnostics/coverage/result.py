@@ -37,8 +37,8 @@ _SAID = 4
 _REFERENCE_ALARM, _UNTOLD = 0.001, 0.9
 # What a table's widths and errors are, without a reference and with one.
 _RELATIVE = {
-    False: "width: median, in the site's own units; error: root mean square of means about truths, "
-    "most of it of the data set farthest off",
+    False: "width: median, in its own units; error: root mean square of means, mostly of the "
+    "farthest data set",
     True: "width: median, as a multiple of {0}'s; error: root mean square about the truths, "
     "likewise",
 }
