@@ -72,7 +72,7 @@ def test_chains_and_further_runs_cost_nothing(ran, data):
 def test_other_arguments_are_neither_a_stale_posterior_nor_a_free_touch(ran, data):
     mcmc, accountant, _ = ran
     for args in ((data[0].copy(), data[1]), (data[0][:100], data[1][:100]), data[:1]):
-        with pytest.raises(ValueError, match=r"of other arguments: make a new"):
+        with pytest.raises(ValueError, match=r"of other arguments .*call run\(rng_key\)"):
             mcmc.run(jax.random.key(0), *args)
     assert len(accountant.entries) == 1
 

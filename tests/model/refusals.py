@@ -307,7 +307,9 @@ def observed_mean_outside() -> Built:
 # --- latents
 
 
-@refused("continuous latent site.s. `e` inside plate `data`", "integrate", "DPSVI", quick=True)
+@refused(
+    "continuous latent site.s. `e` inside plate `data`", "Integrate it out", "DPSVI", quick=True
+)
 def local_random_effect() -> Built:
     def model(y):
         with numpyro.plate("data", y.shape[0]):

@@ -48,7 +48,8 @@ def test_notes_come_first_and_the_most_harmful_before_the_others(hot):
     assert [words in note for words, note in zip(
         ("temperature", "relaxation times", "tempered posterior"), notes, strict=True
     )] == [True] * 3  # fmt: skip
-    for text in (hot.privacy.full(), hot.privacy.to_markdown()):
+    for wrapped in (hot.privacy.full(), hot.privacy.to_markdown()):
+        text = " ".join(wrapped.split())
         assert text.index("The privacy noise exceeds") < text.index("membership advantage")
         assert text.index("differential privacy") < text.index("The privacy noise exceeds")
     for text in (str(hot.privacy), hot.privacy._repr_html_()):
