@@ -40,8 +40,9 @@ _DIVERGENT = 0.01
 _AGAIN = (
     "Sample the release again, which is free, unless a note speaks against it: numpyro.infer.NUTS "
     "on mcmc.released.model, with dense_mass=True, a longer num_warmup, target_accept_prob=0.95, "
-    "init_to_median or, of a hierarchy, the model wrapped in numpyro.handlers.reparam "
-    "(LocScaleReparam(0) of effects under a Normal or StudentT)"
+    "init_to_median or, of a hierarchy, the model wrapped in numpyro.handlers.reparam, if it is "
+    "not (LocScaleReparam(0) of effects under a Normal or StudentT; a horseshoe's half-Cauchy "
+    "scales diverge without privacy as well)"
 )
 # Fewer independent draws say little of a width: of 36 months beside an intercept an sd of .23 came
 # out between .11 and .30 from 10 to 34 of them. Not asked of few draws, nor of a site of so many
