@@ -149,12 +149,12 @@ def _listen() -> None:
     monitoring.register_event_duration_secs_listener(_heard)
 
 
-def _heard(event: str, seconds: float, **__: Any) -> None:
+def _heard(event: str, duration_secs: float, **__: Any) -> None:
     # Tracing is over before XLA begins, and it is XLA that takes the time.
     watch = getattr(_WATCHES, "inmost", None)
     if watch is not None and event.startswith("/jax/core/compile/"):
         with _harmless():
-            watch.compiling(seconds)
+            watch.compiling(duration_secs)
 
 
 def pieces(for_bar: int, without: int, shown: bool) -> int:
