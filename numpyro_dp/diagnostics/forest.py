@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -75,9 +76,10 @@ def plot_forest(
     """
     # ArviZ's objects are mappings, too.
     if not isinstance(posteriors, Mapping) or hasattr(posteriors, "posterior"):
+        # Without a number: an ε stands nowhere without its δ, unit and conditions.
         privacy = getattr(posteriors, "privacy", None)
-        name = "posterior" if privacy is None else f"private, ε = {privacy.epsilon:.3g}"
-        posteriors = {name: posteriors}
+        private = privacy is not None and math.isfinite(privacy.epsilon)
+        posteriors = {"private" if private else "posterior": posteriors}
     if not posteriors:
         raise ValueError(
             'give posteriors by name, as in plot_forest({"private": mcmc, "prior": draws})'

@@ -48,11 +48,11 @@ class MCMC(Reported):
 
     :param kernel: a numpyro_dp kernel. With :class:`~numpyro_dp.DPNUTS` one release is charged, and
         warm-up, draws and chains are free; every other looks at the records in each step.
-    :param int num_warmup: warm-up draws; but with ``DPNUTS`` charged like any other.
+    :param int num_warmup: warm-up draws; charged like any other, except with ``DPNUTS``.
     :param int num_samples: draws kept.
-    :param int num_chains: chains; but with ``DPNUTS`` each one is charged.
-    :param int thinning: keep every ``thinning``-th draw. Thinned-away draws are paid for (but with
-        ``DPNUTS``), so the default is to keep them all.
+    :param int num_chains: chains; each one is charged, except with ``DPNUTS``.
+    :param int thinning: keep every ``thinning``-th draw. Thinned-away draws are paid for (except
+        with ``DPNUTS``), so the default is to keep them all.
     :param postprocess_fn: function of one unconstrained draw (a dict) in place of constraining.
     :param chain_method: ``"vectorized"`` (default), all in one program; ``"sequential"``, or
         ``"parallel"``: one chain a device, the records copied to each.
@@ -75,7 +75,8 @@ class MCMC(Reported):
     noise, charges the accountant (durably, all or nothing), and only then lets the compiled loop
     see the records. A run that fails or is interrupted afterwards stays charged. ``warmup`` charges
     the samples too, and the ``run`` that follows it charges nothing more; any further ``run`` is a
-    charge of its own. The unit, the relation, δ and every condition are in :attr:`privacy`.
+    charge of its own (of ``DPNUTS`` further draws of the same release, free). The unit, the
+    relation, δ and every condition are in :attr:`privacy`.
 
     **References.** The interface: Phan, Pradhan and Jankowiak, *Composable Effects for Flexible and
     Accelerated Probabilistic Programming in NumPyro* (2019). What is charged, and when: *How a step

@@ -1,5 +1,7 @@
 """A forest shows the quantiles of what it was given, and refuses what it cannot show."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import xarray
@@ -146,3 +148,11 @@ def test_one_alone_needs_no_name():
     tree = xarray.DataTree.from_dict({"posterior": xarray.Dataset({"w": values}, axes)})
     ax = ndp.plot_forest(tree)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["posterior"]
+
+
+@pytest.mark.parametrize(("epsilon", "name"), [(1.0, "private"), (np.inf, "posterior")])
+def test_one_alone_is_called_private_without_a_number(epsilon, name):
+    """An ε stands nowhere without its δ, unit and conditions."""
+    ran = SimpleNamespace(get_samples=lambda: DRAWS, privacy=SimpleNamespace(epsilon=epsilon))
+    ax = ndp.plot_forest(ran, var_names="w")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [name]
