@@ -184,7 +184,7 @@ def test_without_a_reference_widths_are_the_parameters_own(found):
     assert alone.pooled.width == pytest.approx(1.96)
     assert np.isnan(alone.pooled.difference)
     assert "on the same" not in str(alone)
-    assert "width: median, in the site's own units" in str(alone)
+    assert "width: median, in its own units" in str(alone)
 
 
 def test_draws_of_another_shape_are_refused():
