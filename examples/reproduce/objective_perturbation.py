@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -71,11 +72,17 @@ def without_privacy(loss: str, x: np.ndarray, y: np.ndarray, row_norm: float) ->
     """The MAP of the same model on the same projected rows."""
     x = x * np.minimum(row_norm / np.linalg.norm(x, axis=1, keepdims=True), 1)
 
-    @jax.jit
-    def objective(w: ArrayLike) -> ArrayLike:
-        return -log_density(LOSSES[loss], (x, y), {}, {"w": w})[0]
+    # Sums over all records are too rough in single precision for a line search, and NumPyro's
+    # Bernoulli has no right score at a logit of 0.
+    with jax.enable_x64(True):
+        records = jnp.asarray(x, float), jnp.asarray(y)
 
-    return minimize(jax.value_and_grad(objective), np.zeros(x.shape[1]), jac=True).x
+        @jax.jit
+        def objective(w: ArrayLike) -> ArrayLike:
+            return -log_density(LOSSES[loss], records, {}, {"w": w})[0]
+
+        start = np.full(x.shape[1], 1e-4)
+        return minimize(jax.value_and_grad(objective), start, jac=True).x
 
 
 def points(load: Callable, name: str, chosen: argparse.Namespace) -> Iterator[dict]:

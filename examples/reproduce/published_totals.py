@@ -1,9 +1,9 @@
 """What the settings that were published cost in total, accounted exactly.
 
-``python examples/reproduce/published_totals.py [DATA]`` prints one JSON line a setting: the δ that a
-published experiment states, and the total ε of a run with its noise and its number of steps,
-rounded up. With the folder of the data (``gmm_dp_fast_mh.npz``, ``mnist79_pca50.npz``) it adds what
-share of DP-Fast MH's steps are decided without noise by the rule of their code.
+``python examples/reproduce/published_totals.py [DATA]`` prints one JSON line a setting: the δ that
+a published experiment states, and the total ε of a run with its noise and number of steps, rounded
+up. With the folder of the data (``gmm_dp_fast_mh.npz``, ``mnist79_pca50.npz``) it adds what share
+of DP-Fast MH's steps are decided without noise by the rule of their code.
 
 Settings are those of the authors' public code:
 

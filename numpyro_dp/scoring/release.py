@@ -206,7 +206,9 @@ class LikelihoodRelease:
         table = epsilon_table(plan, steps, run.account.relation, self._privacy.delta, progress_bar)
         outcome_key = folded(key, _OUTCOMES)
         with steps_bar(steps, table, shown=progress_bar) as show:
-            rounds = released_rounds(bound, noise_key, outcome_key, records, show)
+            rounds = released_rounds(
+                bound, noise_key, outcome_key, records, lambda done: show(done, None, "release")
+            )
         at = located(rounds, bound.prior, model.num_records, bound.directions)
         facts = _facts(bound, at)
         report = run.account.report(facts, delta=self._privacy.delta)
