@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import numpyro_dp
 from numpyro_dp.accounting import Accountant, Budget
 from numpyro_dp.accounting.curve import privacy_curve
 from numpyro_dp.accounting.events import (
@@ -29,6 +30,7 @@ from numpyro_dp.errors import LedgerError
 from tests.accounting.ledger import old_ledger
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = Path(numpyro_dp.__file__).parent
 BUDGET = Budget(1.0, 1e-5)
 RUN = ComposedDpEvent(
     [
@@ -106,7 +108,8 @@ def test_the_ten_words_are_told_where_only_the_package_is(call):
     assert " ".join(names[10:]) == "Score Information Round κ Verdict"
     assert "](" not in shown.out
     # And those of notes, each of which some note or refusal uses.
-    said = " ".join(path.read_text("utf-8") for path in (ROOT / "numpyro_dp").rglob("*.py"))
+    # Of the package that is tested, which need not be the checkout's.
+    said = " ".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
     heads = re.findall(r"^- (\*.*?\*):", shown.out, re.MULTILINE)
     told = [word for head in heads for word in re.findall(r"\*(.+?)\*", head)]
     assert {"arrived", "heard", "told of", "level", "rounds disagree"} <= {*told}

@@ -28,7 +28,9 @@ WORDS = {"events.describe", "events.from_json", "events.register", "events.to_js
 PRESETS = ("DPBarkerMH", "DPPenaltyMH")
 
 
-MODULES_OF_PACKAGE = sorted((ROOT / "numpyro_dp").rglob("*.py"))
+# Of the package that is tested, which need not be the checkout's.
+PACKAGE = Path(ndp.__file__).parent
+MODULES_OF_PACKAGE = sorted(PACKAGE.rglob("*.py"))
 # Put beside the modules when the package is built.
 PACKED = {"ten-words.md"}
 
@@ -96,7 +98,9 @@ def test_a_source_that_stands_elsewhere_stands_there(name):
         assert "**References.**" in found(target), target
 
 
-@pytest.mark.parametrize("file", MODULES_OF_PACKAGE, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "file", MODULES_OF_PACKAGE, ids=lambda file: str(file.relative_to(PACKAGE))
+)
 def test_a_page_that_is_named_is_one_that_users_have(file):
     # As one line, without the marks of comments.
     text = re.sub(r"\s+(# )?", " ", file.read_text())
