@@ -623,7 +623,7 @@ def test_what_no_round_heard_of_is_named(truth):
     (said,) = at.untold(["a", "b", "rare", "d"])
     assert said.startswith("wide: next to nothing was told of rare: its")
     assert said in at.verdicts(["a", "b", "rare", "d"])
-    assert "more privacy budget or records, or leave it to the prior (to the groups' law" in said
+    assert "more privacy budget or records, or leave it to the prior, where few records" in said
     assert not located(quadratic((information, mode), 1.0), PRIOR, RECORDS).untold("abcd")
     many = at._replace(resolved=np.zeros(9))
     (of_all,) = many.untold("abcdefghi")
@@ -790,6 +790,21 @@ def test_a_third_of_a_posterior_sd_between_rounds_is_no_disagreement(truth):
 
     assert said(0.2) == ()
     assert "the rounds disagree" in said(2.0)[0]
+
+
+def test_an_interval_is_called_the_priors_or_that_of_a_law_by_which_it_is(truth):
+    information, mode = truth
+    heard = np.diag([1.0, 1.0, 0.0, 0.0])
+    at = located(quadratic((heard @ information @ heard, mode), 1.0), PRIOR, RECORDS)
+    shared = "the law that is learned from the others"
+    for names, learned, whose, left_to in (
+        (["b", "a[0]", "a[1]", "a[2]"], [], "the prior", "the prior"),
+        (["b", "a[0]", "a[1]", "a[2]"], ["a"], shared, shared),
+        (["b", "c", "w", "a[2]"], ["a"], "the prior (of a group", "the prior (to the groups' law)"),
+    ):
+        (said,) = (s for s in at.verdicts(names, kind=Kind(learned=learned)) if "nothing" in s)
+        assert f"intervals are those of {whose}" in said
+        assert f"or leave them to {left_to}, where few records" in said
 
 
 def test_what_one_round_says_alone_and_what_was_a_guess_is_named(truth):

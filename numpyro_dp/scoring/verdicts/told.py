@@ -127,7 +127,8 @@ class Told(NamedTuple):
             )
         one, several = "its interval is that of", "their intervals are those of"
         where = "" if thus else "resolved"  # What adapts has no diagnostics.
-        thus = thus or f"{several if len(weak) > 1 else one} the prior (of a group, of its law)"
+        whose, left_to = self._lent_by(lost)
+        thus = thus or f"{several if len(weak) > 1 else one} {whose}"
         told = f"next to nothing was {TOLD_OF} {listed(weak, where)}"
         if (lost & np.isin(self._sites, self.kind.ordered)).any():
             return (
@@ -140,8 +141,7 @@ class Told(NamedTuple):
         columns = self.columns(lost) or self._beside_large(lost)
         large = self.large(columns)
         them, more = "them" if len(weak) > 1 else "it", "give more privacy budget or records"
-        law = "(to the groups' law in a hierarchy)"
-        few = f"{more}, or leave {them} to the prior {law}, where few records tell of {them}"
+        few = f"{more}, or leave {them} to {left_to}, where few records tell of {them}"
         whole = self._whole(lost)
         # Rare categories are a few among others; all are missed where the scale is wrong.
         every = len(weak) == np.count_nonzero(heard)
@@ -159,6 +159,15 @@ class Told(NamedTuple):
             return (f"{found}, {likely}{large}. {_UNITS}{far_out}",)
         remedy = f"G{few[1:]}" if whole.any() else f"Merge what can be merged, {few}"
         return (f"{found}. {remedy}{far_out}",)
+
+    def _lent_by(self, lost: np.ndarray) -> tuple[str, str]:
+        """Whose the intervals of such coordinates are, and what they may be left to."""
+        learned = np.isin(self._sites, self.kind.learned)
+        if not (lost & learned).any():
+            return "the prior", "the prior"
+        if (lost & ~learned).any():
+            return "the prior (of a group, of its law)", "the prior (to the groups' law)"
+        return ("the law that is learned from the others",) * 2
 
     @property
     def _pooled(self) -> np.ndarray:
