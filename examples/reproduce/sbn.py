@@ -6,8 +6,8 @@ Usage::
         [--pixels] [--picture FILE] [--small]
 
 ``PATH_TO_DATA`` holds ``mnist.npz``. A pixel is on where it is not zero. 50 hidden units, a
-three-parameter beta normal prior, 60,000 images; δ = 1e-4 at ε = 1.26 (the paper's setting, whose
-own accounting under-counts) and 1e-5 elsewhere. Each run prints one JSON line with the share of
+three-parameter beta normal prior, 60,000 images; δ = 1e-4 at ε = 1.26 (what the paper's code states
+for σ = 2 and batches of 3,200) and 1e-5 elsewhere. Each run prints one JSON line with the share of
 test pixels that σ(W E[z] + b) > 1/2 gets right, beside the mean image and beside private principal
 components alone, from the run's own first release: a linear code, which keeps real numbers for an
 image where the network keeps probabilities of 50 bits, and the honest baseline.

@@ -169,7 +169,7 @@ def test_registry_fields_hold_the_events():
 
 
 def test_one_epsilon_allows_other_mechanisms_more_than_a_gaussian():
-    """The pages' 56 % are of one Gaussian release; ε = 1 by itself allows 73 %."""
+    """The pages' 56 % are of one Gaussian release; ε = 1 by itself allows 74 %."""
     budget = Budget(1.0, 1e-5)
 
     def pure(scale):
