@@ -95,9 +95,10 @@ def require_one_gaussian(model: PrivateModel, middle: np.ndarray, sd: np.ndarray
     share = overlap(model) if has_free_shares(model) else 0.0
     if share > _MOST_OVERLAP:
         raise UnsupportedModelError(
-            f"the priors of a mixture's components overlap: of pairs of draws {share:.0%} put a "
-            "component of the one beyond the next of the other. The rounds would stop between its "
-            f"modes, far from either, and nothing that is released tells that. {APART}{_ABOUT_ONE};"
+            f"the priors of a mixture's components overlap: of two draws of them, in {share:.0%} "
+            "of pairs, a component of the first lies beyond the next component of the second. The "
+            "rounds would stop between its modes, far from either, and nothing that is released "
+            f"tells that. {APART}{_ABOUT_ONE};"
             f" or use {_BY_BITS}"
         )
 

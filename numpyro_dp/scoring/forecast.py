@@ -111,12 +111,12 @@ class Forecast(NamedTuple):
         about = f"{typical:g}" + (f" to {most:g}" if most > 1.1 * typical else "")
         weak = self.verdict == "partly" and min(self.signal, self.shape) < _WEAK
         rare = [
-            f"{times:g} times where it is not 0 in one record of {number}"
+            f"{times:g} times where one outcome in {number} is not 0"
             for times, number in _RARE
             if self.cases and times > most
         ]
         wider = [
-            *([f"up to {', '.join(rare)} (rare outcomes)"] if rare else []),
+            *([f"up to {', '.join(rare)} "] if rare else []),
             f"by far that of a category's level of fewer than about {self.few} records, and of a "
             f"hierarchy's group of fewer than {_two_digits(self.few / 2)}",
         ]
@@ -130,9 +130,10 @@ class Forecast(NamedTuple):
     def __str__(self) -> str:
         numbers = (
             f"{self.num_rounds + 1} private steps, sizes of scores and {self.num_rounds} rounds of "
-            f"scores and information, about {self.passes} gradients of all records. κ = "
-            f"{self.signal:.3g}: refused below {_LEAST_SIGNAL:g}, good from {_PLAIN:g} on; of the "
-            f"information {self.shape:.3g}: refused below {_LEAST_SHAPE:g}"
+            f"scores and information, about {self.passes} passes over all records. κ, signal "
+            f"over noise, = {self.signal:.3g}: refused below {_LEAST_SIGNAL:g}, good from "
+            f"{_PLAIN:g} on; that of the information {self.shape:.3g}: refused below "
+            f"{_LEAST_SHAPE:g}"
         )
         said = (self.ledger, self.promise, *(f"note: {note}" for note in self.notes), numbers)
         head = (

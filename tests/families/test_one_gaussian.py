@@ -177,7 +177,7 @@ def kernel(model, accountant=None):
             slopes_of_groups, REAL, r"product of latents `spread`, `z`", marks=pytest.mark.slow
         ),
         (mixture([0.0, 0.0]), REAL, "components of mixture `y` begin alike"),
-        (ordered_alone, REAL, "overlap: of pairs of draws [789]% put a component"),
+        (ordered_alone, REAL, "overlap: of two draws of them, in [789]% of pairs, a component"),
         (
             ordered_without_end,
             REAL,

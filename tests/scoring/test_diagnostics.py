@@ -102,8 +102,8 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     assert head == "ε = 1 at δ = 1e-05 (zero_out), 1000 records, 4 coordinates"
     said = " ".join(" ".join(lines).split())
     assert f"{found.num_rounds + 1} private steps, sizes of scores and" in said
-    assert f"κ = {found.signal:.3g}: refused below 3.5, good from 20 on" in said
-    assert f"of the information {found.shape:.3g}: refused below 3" in said
+    assert f"κ, signal over noise, = {found.signal:.3g}: refused below 3.5, good from 20 on" in said
+    assert f"that of the information {found.shape:.3g}: refused below 3" in said
     assert found.few == 110
     larger, rare = (
         " ".join(str(forecast(**asked | {"num_records": 9_000, "cases": each})).split())
@@ -113,11 +113,11 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     assert "and of a hierarchy's group of fewer than 55." in larger
     assert "fewer than 100." in str(forecast(**asked | {"num_records": 9_000, "signal": 0.15}))
     # Of whole numbers alone events may be rare.
-    assert "up to 1.8 times where it is not 0 in one record of ten, 2.5 times where" in rare
-    assert "rare outcomes" not in larger
+    assert "up to 1.8 times where one outcome in ten is not 0, 2.5 times where" in rare
+    assert "not 0" not in larger
     # What is wider anyway is no rare one's.
     low = " ".join(str(forecast(**asked | {"signal": 0.15, "cases": True})).split())
-    assert "up to 2.5 times where it is not 0 in one record of twenty (rare" in low
+    assert "up to 2.5 times where one outcome in twenty is not 0" in low
     assert "1.8 times where" not in low
     assert max(map(len, str(found).splitlines())) <= 100
 

@@ -717,7 +717,7 @@ def test_a_prior_that_pulls_records_back_is_named(truth):
     assert not any("contradict" in each for each in tiny.verdicts("abcd"))
     # Nor is it noise where it lies so far out in the prior itself.
     (said,) = tiny._replace(out=np.array([0.1, -4.4, 0.3, 0.2])).verdicts("abcd")[:1]
-    assert "contradict each other on b: up to 4 " in said
+    assert "contradict each other on b: up to 4.4 " in said
     # In the prior's own units, with the middle where that is.
     near, far = ((truth[1] - PRIOR.mean) / PRIOR.sd, usual.out)
     np.testing.assert_allclose(near, far, atol=0.2)
@@ -736,7 +736,7 @@ def test_what_few_records_told_of_is_named(truth):
     ratio = np.mean(told, axis=0) / np.std(told, axis=0)
     # The sd of 40 draws is known to 11 %; shrinkage takes off up to a third of the noise.
     np.testing.assert_allclose(np.median(signals, axis=0), ratio, rtol=0.5)
-    usual = located(quadratic(truth, 2.0), PRIOR, RECORDS)
+    usual = located(quadratic(truth, 2.0), PRIOR, RECORDS)._replace(out=np.full(4, 0.5))
     assert (usual.signal > 6).all()
     names, read = ["beta", "level[0]", "level[1]", "mu"], [True] * 3 + [False]
     at = usual._replace(signal=np.array([9.0, 15.0, 22.0, 0.4]))
@@ -746,9 +746,11 @@ def test_what_few_records_told_of_is_named(truth):
     assert said.startswith(
         "wide: little was told of level[0]: of what few records tell of, as a rare"
     )
-    # Hospitals cannot be merged.
-    assert "Merge such where that can be, give more privacy budget or records" in said
-    assert "one law (a hierarchy)" in said
+    # Hospitals cannot be merged; shares have one law.
+    (of_shares,) = at.verdicts(names, read, Kind(shares=["level"]))
+    assert "hierarchy" not in of_shares
+    assert "Merge levels or groups where that can be, give more privacy budget or records" in said
+    assert "give a category's levels one law (a hierarchy)" in said
     # Columns of far larger values, or terms of a basis, are not spoken of where nobody saw any.
     assert "far larger" not in said
     assert "basis" not in said
@@ -756,6 +758,7 @@ def test_what_few_records_told_of_is_named(truth):
     few_of_one = at._replace(signal=np.array([9.0, 4.0, 22.0, 0.4]), **groups)
     (of_groups,) = few_of_one.verdicts(names, read)
     assert "told of level[0]: of a small group such intervals are" in of_groups
+    assert "give groups one law (a hierarchy)" in of_groups
     assert beginning(said) == "wide: little was told of level[0]"
     # Where noise tells all alike, it is not that of one few records speak.
     alike = at._replace(signal=np.array([5.0, 4.5, 5.5, 0.4]))
@@ -778,6 +781,57 @@ def test_what_few_records_told_of_is_named(truth):
     (untold,) = at._replace(resolved=np.array([0.9, 0.1, 0.9, 0.9])).verdicts(names, read)
     assert untold.startswith("wide: next to nothing was told of level[0]")
     assert at._replace(travelled=99.0).verdicts(names, read)[1:] == ()
+
+
+def test_what_may_not_have_been_reached_is_named(truth):
+    """Of a few records, a prior's width from its middle: the truth may lie many widths out."""
+    usual = located(quadratic(truth, 2.0), PRIOR, RECORDS)._replace(out=np.full(4, 0.9))
+    rare = usual._replace(signal=np.array([30.0, 3.0, 30.0, 30.0]))
+    names = ["a", "w[1]", "w[2]", "d"]
+
+    def said(at, **kind):
+        return [each for each in at.verdicts(names, kind=Kind(**kind)) if "been reached" in each]
+
+    assert not said(rare)
+    out = rare._replace(out=np.array([0.9, -1.2, 5.0, 0.9]))
+    (named,) = said(out)
+    assert named.startswith("with care: little was told of w[1], and it came out far from")
+    assert ". Widen its prior to the scale of the answer" in named
+    # What next to nothing was told of as well; not what was told of, nor under a learned law.
+    assert said(out._replace(signal=np.full(4, 30.0), resolved=np.array([0.9, 0.1, 0.9, 0.9])))
+    assert not said(out._replace(signal=np.full(4, 30.0)))
+    assert not said(out, learned=["w"])
+    # Where nothing has arrived nothing else is of any use.
+    assert not said(out._replace(travelled=99.0))
+
+
+def test_what_next_to_nothing_was_told_of_may_be_contradicted_nearer(truth):
+    """A tenth of the prior's variance taken away and 1.8 of its sds out: no noise does that."""
+    at = located(quadratic(truth, 2.0), PRIOR, RECORDS)._replace(widened=np.full(4, 1.5))
+    resolved = np.array([0.9, 0.1, 0.9, 0.9])
+    for out, contradicted in ((1.8, True), (1.4, False)):
+        said = at._replace(resolved=resolved, out=np.array([0.1, out, 0.1, 0.1])).verdicts("abcd")
+        assert any("contradict each other on b: up to 1.8" in each for each in said) == contradicted
+
+
+def test_large_columns_come_first_where_rounds_disagree(truth):
+    at = located(quadratic(truth, 2.0), PRIOR, RECORDS)._replace(disagreement=5.0)
+    classes = Kind(classes=True)
+    (said,) = (each for each in at.verdicts("abcd", kind=classes) if "disagree" in each)
+    assert ". Code outcomes as their law has them (0 and 1, categories from 0), give priors" in said
+    large = at._replace(design=np.diag([1.0, 1.0, 1.0, 1.0, 40.0]))
+    five = ["b", *(f"w[{k}]" for k in range(4))]
+    fields = {
+        name: np.r_[getattr(at, name), getattr(at, name)[:1]]
+        for name in ("mean", "resolved", "out", "signal", "widened")
+    }
+    large = large._replace(**fields)
+    (said,) = (s for s in large.verdicts(five, kind=classes) if "disagree" in s)
+    assert "noise explains (columns of far larger values, it seems: w[3]; others may" in said
+    assert ". Centre inputs by public constants and divide them by others, the large" in said
+    assert "; or code outcomes as their law has them" in said
+    (said,) = (s for s in large.verdicts(five) if "disagree" in s)
+    assert "; or take the logarithm of what is never negative" in said
 
 
 def test_a_third_of_a_posterior_sd_between_rounds_is_no_disagreement(truth):

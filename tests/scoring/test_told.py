@@ -146,14 +146,23 @@ def test_most_of_many_columns_are_not_taken_for_rare_levels():
     assert "Merge" not in said
     # What was released tells which columns are large, where all are lost or none arrived too.
     assert "far larger" not in said
-    assert " (columns of far larger values, it seems: w[0], w[2]). Centre" in one(lost(27, [0, 2]))
+    assert (
+        " (columns of far larger values, it seems: w[0], w[2]; others may hide behind them). Centre"
+        in one(lost(27, [0, 2]))
+    )
     all_lost, gone = lost(30, [2]), lost(1, [2])._replace(travelled=99.0)
     read = [name != "b" and name != "z" for name in NAMES]
     assert "far larger" not in one(all_lost, read=read)
     all_lost = all_lost._replace(resolved=np.zeros(DIM))
-    assert "(columns of far larger values, it seems: w[2]), as where" in one(all_lost)
+    assert (
+        "(columns of far larger values, it seems: w[2]; others may hide behind them), as where"
+        in one(all_lost)
+    )
     first = gone.verdicts(NAMES)[0]
-    assert "deviations (columns of far larger values, it seems: w[2]), so the inter" in first
+    assert (
+        "(columns of far larger values, it seems: w[2]; others may hide behind them), so the inter"
+        in first
+    )
     assert ". Centre inputs by public constants and divide them by others, the large ones" in first
     assert ". Give priors on the scale" in lost(1)._replace(travelled=99.0).verdicts(NAMES)[0]
 
@@ -168,7 +177,7 @@ def test_a_few_of_them_may_be_and_groups_are(kind):
     groups = np.isin(np.arange(DIM), W)
     # Where most of them are untold merging mends nothing.
     for said in (one(lost(27), kind), one(lost(27)._replace(groups=groups))):
-        assert ". Give more privacy budget or records, or leave them to the prior" in said
+        assert ". Give more privacy budget or records, or leave them to the " in said
     assert ". Merge what can be merged" in one(lost(9)._replace(groups=groups))
 
 
@@ -185,7 +194,7 @@ def test_what_cannot_be_merged_is_not_to_be():
     shown = short.notes_alone([said], 3, ".verdicts").splitlines()
     assert shown[1].strip() == f"{first} …"
     # What columns show is said of such too, and where rounds go on nothing is to be widened.
-    assert "(columns of far larger values, it seems: w[3])" in one(
+    assert "(columns of far larger values, it seems: w[3]; others may hide behind them)" in one(
         lost(2, [3])._replace(resolved=resolved)
     )
     gone = at._replace(resolved=resolved, travelled=99.0).verdicts(NAMES)[1]
@@ -200,8 +209,10 @@ def test_the_column_that_others_stand_beside_is_named():
     assert "far larger" not in one(released(**RARE))
     large = lost(1, [5])._replace(resolved=np.ones(DIM))
     said = one(large._replace(**RARE))
-    assert ". Beside columns of far larger values (w[5], it seems) they are hardly wider. D" in said
-    assert ". Divide the column of w[5] by a public number, merge such where that can be" in said
+    assert (
+        ". Beside columns of far larger values (w[5], it seems) they may be hardly wider. D" in said
+    )
+    assert ". Divide the column of w[5] by a public number, merge levels or groups where" in said
     groups = large._replace(groups=np.isin(np.arange(DIM), W))
     assert "told of w[1], w[2], w[7]: of a small group such" in one(groups._replace(**RARE))
     assert "far larger" not in one(groups._replace(**RARE))

@@ -21,7 +21,7 @@ from numpyro_dp.scoring.verdicts.kinds import (
     listed,
     worst_first,
 )
-from numpyro_dp.scoring.verdicts.told import TOLD, Told
+from numpyro_dp.scoring.verdicts.told import Told
 
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
 # intervals are not to be relied on.
@@ -48,6 +48,10 @@ _FEW_NAMED = 3
 # Beyond so many sds of what the prior foretells of a mean, prior and records contradict each other;
 # where noise lets the prior pull it back by so many of its own, its interval misses NUTS's.
 _CONTRADICTED, _PULLED = 4.0, 2.0
+# Of what next to nothing was told noise alone may say so near the middle: nearer than this many of
+# those, 1.5 of the prior's. (A truth 5.5 prior sds out, of 36 records: the mean 1.3 to 1.9 from the
+# middle, 3 to 4 of its own sds from NUTS's, six releases.)
+_NEAR = 0.375
 # A verdict's last sentence says what to do, its essence first: it is shown where a note is cut.
 _NEARER = (
     "Give priors on the scale of the answer, centre inputs and outcomes by public constants and "
@@ -78,7 +82,8 @@ _OF_CLASSES = (
     "the answer"
 )
 # Of a yes or no as 1 and 2 no note tells the cause.
-_CODES = "Code outcomes as their law has them (0 and 1, categories from 0), "
+_CODED = "code outcomes as their law has them (0 and 1, categories from 0)"
+_CODES = f"C{_CODED[1:]}, "
 _TAILS = (
     "Take the logarithm of what is never negative (LogNormal for Gamma), StudentT(4, …) for "
     "Normal, NegativeBinomial2 for Poisson: heavier tails than the family's are cut elsewhere in "
@@ -193,11 +198,16 @@ class Located(NamedTuple):
             + (_OF_CLASSES if kind.classes else _FAMILY)
         )
 
-    def _disagree(self, kind: Kind) -> str:
-        found = f"the rounds disagree ({self.disagreement:.1f} times what their noise explains)"
+    def _disagree(self, kind: Kind, large: str) -> str:
+        found = (
+            f"the rounds disagree ({self.disagreement:.1f} times what their noise explains{large})"
+        )
         # A class has no tails.
         remedy = (APART if kind.mixture else _TAILS) * (kind.mixture or not kind.classes)
         nearest = _nearer(kind)
+        if large and not kind.mixture:
+            also = f"t{_TAILS[1:]}" if remedy else _CODED
+            remedy, nearest = f"{_CENTRED}; or {also}", _CENTRED
         remedy = remedy or f"{_CODES}{nearest[0].lower()}{nearest[1:]}"
         if kind.several:
             remedy = f"{_TOGETHER}{remedy[0].lower()}{remedy[1:]}"
@@ -242,7 +252,7 @@ class Located(NamedTuple):
                 f"standard deviations{self._farthest(names)}{large}, so the intervals are "
                 f"not calibrated. {_CENTRED if large else nearer}",
             ),
-            (self.arrived and self.disagreement > self._usual, self._disagree(kind)),
+            (self.arrived and self.disagreement > self._usual, self._disagree(kind, large)),
             (
                 self.arrived and self.travelled > _LATE * math.sqrt(len(self.mean)),
                 f"{WITH_CARE}: hardly arrived: the last step still went {self.travelled:.1f} sds "
@@ -280,7 +290,7 @@ class Located(NamedTuple):
             ),
         ]
         found = [*(text for holds, text in said if holds), *self._contradicted(names)]
-        return worst_first([*found, *told.untold(), *told.drowned()])
+        return worst_first([*found, *told.far_out(), *told.untold(), *told.drowned()])
 
     def untold(
         self,
@@ -304,7 +314,7 @@ class Located(NamedTuple):
 
     def _told(self, names: Sequence[str], read: Sequence[bool] | None, kind: Kind) -> Told:
         heard = np.ones(len(names), bool) if read is None else np.asarray(read, bool)
-        of_each = self.resolved, self.signal, self.widened, self.groups
+        of_each = self.resolved, self.out, self.signal, self.widened, self.groups
         return Told(names, heard, *of_each, self.design, self.misfit_sd, self.arrived, kind)
 
     def _farthest(self, names: Sequence[str]) -> str:
@@ -318,22 +328,21 @@ class Located(NamedTuple):
         """Which coordinates a prior pulls back from far outside it, in a sentence.
 
         A truth that lies so far out can be explained by a large scale as well: the rounds arrive
-        there, and in its noise the prior wins. Of what next to nothing was told noise alone may say
-        so near the middle: it is told of as that, unless it lies as far out in the prior itself.
+        there, and in its noise the prior wins.
         """
         told, out = np.clip(self.resolved, 1e-9, 1.0), np.abs(self.out)
         # By noise alone: a prior that is too narrow pulls what NUTS finds as well.
         noise = 1 - 1 / np.maximum(self.widened, 1.0) ** 2
         pulled = out * np.sqrt(1 - told) / told * noise
         # An sd of what the prior foretells of a mean, in its own.
-        foretold_sd = np.where(told < TOLD, 1.0, np.sqrt(told))
+        foretold_sd = np.maximum(np.sqrt(told), _NEAR)
         where = np.flatnonzero((out > _CONTRADICTED * foretold_sd) & (pulled > _PULLED))
         # Where no other round was near there is nothing to contradict.
         if not (self.arrived and self.checked and len(where)):
             return ()
         return (
             f"{DO_NOT_USE}: prior and records contradict each other on "
-            f"{listed([names[k] for k in where])}: up to {max(out[where]):.0f} of the prior's "
+            f"{listed([names[k] for k in where])}: up to {max(out[where]):.2g} of the prior's "
             "standard deviations from its middle, and pulled back by it from farther out. Widen "
             "the prior to the scale of the answer, centre inputs and outcomes by public constants "
             "and divide them by others, or give more privacy budget or records",
