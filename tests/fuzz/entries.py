@@ -273,7 +273,9 @@ def covered(options, accountant, data):
         return ndp.DPSGLD(model, **_GRADIENT)
 
     settings = {"num_datasets": 2, "num_warmup": 2, "num_samples": 4, "progress_bar": False}
-    found = ndp.coverage(method, logistic, *data, **settings | options)
+    x, y = data
+    outcomes = jax.ShapeDtypeStruct(np.shape(y), np.asarray(y).dtype)
+    found = ndp.coverage(method, logistic, x, outcomes, **settings | options)
     return str(found) and 0.0, None
 
 

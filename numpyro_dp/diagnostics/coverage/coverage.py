@@ -49,9 +49,9 @@ def coverage(
         function of ``(rng_key, *args, **kwargs)`` to posterior draws by site, shape (draws, ...).
     :param model: a NumPyro model with proper priors that observes its arguments as they are. One
         wrapped in ``numpyro.handlers.reparam`` is simulated as it is written.
-    :param args: arguments of the model. What it observes counts by its shape only
-        (``jax.ShapeDtypeStruct`` will do); inputs are used as they are, so they must be *public or
-        made up*.
+    :param args: arguments of the model: inputs, which are used as they are, so that they must be
+        *public or made up*, and a ``jax.ShapeDtypeStruct`` for what it observes. Values of that
+        are refused beside inputs: whoever has them is about to give records.
     :param num_datasets: data sets.
     :param rng_key: a JAX key; everything follows from it. Default ``jax.random.key(0)``.
     :param reference: a method to compare with on the same data sets, such as

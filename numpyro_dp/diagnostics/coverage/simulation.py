@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -77,7 +77,7 @@ def simulation(
     """Find what of the arguments the model observes, and how to draw it.
 
     :raises UnsupportedModelError: where truths or outcomes cannot be drawn.
-    :raises ValueError: an input is a shape without values.
+    :raises ValueError: an input is a shape without values, or an outcome beside inputs is none.
     """
     split = private_model(model, args, dict(kwargs), data_plate=data_plate)
     _require_a_prior(split)
@@ -93,6 +93,8 @@ def simulation(
     given, tree = jax.tree.flatten((args, dict(kwargs)), is_leaf=is_public)
     arrays = tuple(i for i, x in enumerate(split.layout.leaves) if isinstance(x, ArrayLeaf))
     outcomes = frozenset(place for place in places.values() if place is not None)
+    if len(outcomes) < len(arrays):
+        _require_shapes([(split.layout.arrays[k].name, given[arrays[k]]) for k in outcomes])
     inputs = []
     for k, (place, leaf) in enumerate(zip(arrays, split.layout.arrays, strict=True)):
         if k not in outcomes and isinstance(given[place], jax.ShapeDtypeStruct):
@@ -103,6 +105,22 @@ def simulation(
         inputs.append(jnp.zeros(leaf.shape, leaf.dtype) if k in outcomes else given[place])
     rows = split.records(*jax.tree.unflatten(tree, _filled(given, arrays, inputs)))
     return Simulation(split, rows, tuple(given), tree, arrays, outcomes)
+
+
+def _require_shapes(outcomes: Sequence[tuple[str, Any]]) -> None:
+    """Refuse values of outcomes beside inputs: whoever gives them gives records, by mistake.
+
+    Their own values are never used, but the inputs beside them are, at no charge.
+    """
+    names = sorted(name for name, value in outcomes if not isinstance(value, jax.ShapeDtypeStruct))
+    if names:
+        raise ValueError(
+            f"argument(s) {quoted(names)} are observed: coverage draws them itself, and uses the "
+            "inputs beside them as they are, which no ε covers. Never give it records: give "
+            "made-up inputs, such as draws within the ranges that you expect, and "
+            "jax.ShapeDtypeStruct((num_records,), jnp.int32), or jnp.float32, in the place of "
+            "outcomes"
+        )
 
 
 def _most_frequent(outcomes: np.ndarray) -> float:

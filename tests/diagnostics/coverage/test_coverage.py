@@ -139,7 +139,7 @@ def test_no_ledger_is_charged(method):
         functools.partial(method, privacy=BUDGET, accountant=accountant),
         regression,
         inputs(4_000),
-        jnp.zeros(4_000, jnp.int32),
+        jax.ShapeDtypeStruct((4_000,), jnp.int32),
         num_datasets=3,
         num_warmup=50,
         num_samples=100,
@@ -164,7 +164,7 @@ def test_a_reparametrised_model_is_simulated_as_it_is_written():
         wrapped,
         inputs(2_000),
         np.arange(2_000, dtype=np.int32) % 4,
-        jnp.zeros(2_000),
+        jax.ShapeDtypeStruct((2_000,), jnp.float32),
         num_datasets=3,
         reference=numpyro.infer.NUTS,
         progress_bar=False,
@@ -247,6 +247,19 @@ def test_inputs_need_values():
         ndp.coverage(numpyro.infer.NUTS, regression, shape, OUTCOME)
 
 
+def test_records_are_refused_before_anything_is_drawn_at_them():
+    """Whoever gives outcomes beside inputs gives records, and no ε covers what coverage shows."""
+    y = np.full(1_000, 7, np.int32)
+    with pytest.raises(ValueError, match=r"`y` are observed: .* Never give it records") as refusal:
+        ndp.coverage(lambda _: pytest.fail("ran"), regression, inputs(), y)
+    assert "jax.ShapeDtypeStruct((num_records,), jnp.int32)" in str(refusal.value)
+    # Without inputs nothing of the arguments is used.
+    found = ndp.coverage(
+        conjugate(1.0), average, jnp.zeros(20), spread=2.0, num_datasets=2, progress_bar=False
+    )
+    assert found.num_records == 20
+
+
 @pytest.mark.slow
 def test_public_arguments_are_kept():
     def model(y, knots):
@@ -271,7 +284,9 @@ def test_a_later_outcome_may_depend_on_an_earlier_one():
     def least_squares(model):
         return lambda key, y, z: {"slope": jnp.full(10, (y * z).sum() / (y * y).sum())}
 
-    found = ndp.coverage(least_squares, model, jnp.zeros(500), jnp.zeros(500))
+    found = ndp.coverage(
+        least_squares, model, jnp.zeros(500), jax.ShapeDtypeStruct((500,), jnp.float32)
+    )
     assert found.pooled.rmse < 0.02
 
 
