@@ -116,7 +116,7 @@ class Forecast(NamedTuple):
             if self.cases and times > most
         ]
         wider = [
-            *([f"up to {', '.join(rare)} "] if rare else []),
+            *([f"up to {', '.join(rare)}"] if rare else []),
             f"by far that of a category's level of fewer than about {self.few} records, and of a "
             f"hierarchy's group of fewer than {_two_digits(self.few / 2)}",
         ]

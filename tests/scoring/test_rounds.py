@@ -795,7 +795,7 @@ def test_what_may_not_have_been_reached_is_named(truth):
     assert not said(rare)
     out = rare._replace(out=np.array([0.9, -1.2, 5.0, 0.9]))
     (named,) = said(out)
-    assert named.startswith("with care: little was told of w[1], and it came out far from")
+    assert named.startswith("with care: little was told of w[1]: it came out far from")
     assert ". Widen its prior to the scale of the answer" in named
     # What next to nothing was told of as well; not what was told of, nor under a learned law.
     assert said(out._replace(signal=np.full(4, 30.0), resolved=np.array([0.9, 0.1, 0.9, 0.9])))
@@ -827,7 +827,7 @@ def test_large_columns_come_first_where_rounds_disagree(truth):
     }
     large = large._replace(**fields)
     (said,) = (s for s in large.verdicts(five, kind=classes) if "disagree" in s)
-    assert "noise explains (columns of far larger values, it seems: w[3]; others may" in said
+    assert "noise explains) (columns of far larger values, it seems: w[3]; others may" in said
     assert ". Centre inputs by public constants and divide them by others, the large" in said
     assert "; or code outcomes as their law has them" in said
     (said,) = (s for s in large.verdicts(five) if "disagree" in s)

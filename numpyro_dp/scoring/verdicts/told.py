@@ -40,6 +40,8 @@ _ENOUGH, _ALIKE = 2.0, 0.6
 # to 3.8 times as wide, above up to 2.2 (71 coordinates of three models, each with clear ones). Not
 # of groups' effects, which were 1.2 to 1.9 times as wide from FAINT on (234 effects).
 _LEVELS, _OF_CLEAREST, _CLEAR = 16.0, 0.7, 20.0
+# So many of a prior's sds from its middle a mean is far out.
+_OUT = 1.0
 # Where few records speak, how far scores vary is known to .06 to .30; where the truth lies far out
 # in the prior and no round found it, to .8 to 2.3 (72 releases).
 _SIZES = 0.5
@@ -61,12 +63,10 @@ _UNITS = (
     "without a look at the records), give more privacy budget or records, or merge what are levels "
     "of a category"
 )
-# Priors that are narrowed until rounds arrive are not to be widened too.
 _NOT_A_NUMBER = (
     "; and see that not every record has a NaN in it, as of an empty column: such add nothing"
 )
-# Prior sds from the middle.
-_OUT = 1.0
+# Priors that are narrowed until rounds arrive are not to be widened too.
 _FIRST = ". That the rounds have not arrived may be why: take the remedies of that first"
 _MANY = "a column or class of which all are told little"
 _RARE = "what few records tell of, as a rare category or answer,"
@@ -257,8 +257,8 @@ class Told(NamedTuple):
             return ()
         it, its = ("they", "their") if len(names) > 1 else ("it", "its")
         return (
-            f"{WITH_CARE}: little was {TOLD_OF} {listed(names, 'signal')}, and {it} came out far "
-            f"from the middle of {its} prior: a truth that lies farther out may not have been "
+            f"{WITH_CARE}: little was {TOLD_OF} {listed(names, 'signal')}: {it} came out far from "
+            f"the middle of {its} prior, and a truth that lies farther out may not have been "
             f"reached, many of {its} own sds off. Widen {its} prior to the scale of the answer, "
             "centre and scale outcomes and columns (by public numbers), or give more privacy "
             "budget or records",

@@ -199,9 +199,8 @@ class Located(NamedTuple):
         )
 
     def _disagree(self, kind: Kind, large: str) -> str:
-        found = (
-            f"the rounds disagree ({self.disagreement:.1f} times what their noise explains{large})"
-        )
+        times = f"{self.disagreement:.1f} times what their noise explains"
+        found = f"the rounds disagree ({times}){large}"
         # A class has no tails.
         remedy = (APART if kind.mixture else _TAILS) * (kind.mixture or not kind.classes)
         nearest = _nearer(kind)
