@@ -786,7 +786,9 @@ def test_what_few_records_told_of_is_named(truth):
 def test_what_may_not_have_been_reached_is_named(truth):
     """Of a few records, a prior's width from its middle: the truth may lie many widths out."""
     usual = located(quadratic(truth, 2.0), PRIOR, RECORDS)._replace(out=np.full(4, 0.9))
-    rare = usual._replace(signal=np.array([30.0, 3.0, 30.0, 30.0]))
+    rare = usual._replace(
+        signal=np.array([30.0, 3.0, 30.0, 30.0]), resolved=np.array([0.9, 0.3, 0.9, 0.9])
+    )
     names = ["a", "w[1]", "w[2]", "d"]
 
     def said(at, **kind):
@@ -797,6 +799,8 @@ def test_what_may_not_have_been_reached_is_named(truth):
     (named,) = said(out)
     assert named.startswith("with care: little was told of w[1]: it came out far from")
     assert ". Widen its prior to the scale of the answer" in named
+    # Where more is told a mean may well lie there: twice the root of it, of what priors foretell.
+    assert not said(out._replace(resolved=np.full(4, 0.4)))
     # What next to nothing was told of as well; not what was told of, nor under a learned law.
     assert said(out._replace(signal=np.full(4, 30.0), resolved=np.array([0.9, 0.1, 0.9, 0.9])))
     assert not said(out._replace(signal=np.full(4, 30.0)))

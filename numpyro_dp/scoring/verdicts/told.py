@@ -40,8 +40,9 @@ _ENOUGH, _ALIKE = 2.0, 0.6
 # to 3.8 times as wide, above up to 2.2 (71 coordinates of three models, each with clear ones). Not
 # of groups' effects, which were 1.2 to 1.9 times as wide from FAINT on (234 effects).
 _LEVELS, _OF_CLEAREST, _CLEAR = 16.0, 0.7, 20.0
-# So many of a prior's sds from its middle a mean is far out.
-_OUT = 1.0
+# So many of a prior's sds from its middle a mean is far out, and so many of what the prior foretells
+# of a mean, of which as much is told.
+_OUT, _UNLIKELY = 1.0, 2.0
 # Where few records speak, how far scores vary is known to .06 to .30; where the truth lies far out
 # in the prior and no round found it, to .8 to 2.3 (72 releases).
 _SIZES = 0.5
@@ -250,7 +251,9 @@ class Told(NamedTuple):
         36 among 4,500 records whose truth lay 5.5 prior sds out the means came out 1.1 to 2.7 of
         them from the middle, 3 to 7 of their own sds from NUTS's (ten releases).
         """
-        little = self.heard & ((self.resolved < TOLD) | self._few) & (np.abs(self.out) > _OUT)
+        foretold_sd = np.sqrt(np.clip(self.resolved, 0.0, 1.0))
+        far = np.abs(self.out) > np.maximum(_OUT, _UNLIKELY * foretold_sd)
+        little = self.heard & ((self.resolved < TOLD) | self._few) & far
         # A learned law is as wide as the others make it.
         names = self._named(little & ~np.isin(self._sites, self.kind.learned))
         if not (self.arrived and names):
