@@ -40,8 +40,8 @@ _ENOUGH, _ALIKE = 2.0, 0.6
 # to 3.8 times as wide, above up to 2.2 (71 coordinates of three models, each with clear ones). Not
 # of groups' effects, which were 1.2 to 1.9 times as wide from FAINT on (234 effects).
 _LEVELS, _OF_CLEAREST, _CLEAR = 16.0, 0.7, 20.0
-# So many of a prior's sds from its middle a mean is far out, and so many of what the prior foretells
-# of a mean, of which as much is told.
+# So many of a prior's sds from its middle a mean is far out, and so many of what the prior
+# foretells of a mean, of which as much is told.
 _OUT, _UNLIKELY = 1.0, 2.0
 # Where few records speak, how far scores vary is known to .06 to .30; where the truth lies far out
 # in the prior and no round found it, to .8 to 2.3 (72 releases).
