@@ -79,7 +79,11 @@ class Diagnostics(NamedTuple):
         """Verdicts, to their end where they are few, then what they are made of, in words."""
         size = len(self.information)
         numbers = [
-            ("misfit", f"{self.misfit:.2f} ± {self.misfit_sd:.2f}", "about 1 where the model fits"),
+            (
+                "misfit",
+                f"{self.misfit:.2f} ± {self.misfit_sd:.2f}",
+                "about 1 where the model fits; where clips cut, less",
+            ),
             (
                 "tail",
                 f"{self.tail:.3f} ± {self.tail_sd:.3f}",

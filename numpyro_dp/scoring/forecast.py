@@ -117,7 +117,7 @@ class Forecast(NamedTuple):
         ]
         wider = [
             *([f"up to {', '.join(rare)}"] if rare else []),
-            f"by far that of a category's level of fewer than about {self.few} records, and of a "
+            f"by far, of a category's level of fewer than about {self.few} records, and of a "
             f"hierarchy's group of fewer than {_two_digits(self.few / 2)}",
         ]
         return (

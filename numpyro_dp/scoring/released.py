@@ -173,7 +173,7 @@ def _components_found(model: PrivateModel, mean: tuple[float, ...]) -> str:
         return ""
     clear = gap > _FAR_APART and share > _LEAST_SHARE
     right = "of 59 such releases, under no other note than of width, none was wrong"
-    wrong = "so lay releases that were wrong, by up to 126 sds, under no other note than of width"
+    wrong = "others that lay so were wrong, by up to 126 sds, under no other note than of width"
     return (
         f"Here the closest two lie {gap:.1f} of their own sds apart, and the smallest share is "
         f"{share:.0%}: {right if clear else wrong}. "

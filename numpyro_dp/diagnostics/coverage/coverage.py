@@ -94,8 +94,9 @@ def coverage(
         ...         return {"mean": y.sum() / precision + noise}
         ...     return draws
         >>> found = ndp.coverage(exact, model, jnp.zeros(50), num_datasets=50, progress_bar=False)
-        >>> print(*str(found).splitlines()[:3], sep=chr(10))
+        >>> print(*str(found).splitlines()[:4], sep=chr(10))
         exact: 95% intervals held 0.980 ± 0.020 of the truths (50 data sets of 50 records)
+          inputs: as given, taken as public or made up; no ε covers them
           site  held              width     error
           mean  0.980 ± 0.020      0.54     0.151
     """

@@ -268,7 +268,8 @@ class CoverageResult:
         pooled = self.pooled
         lines = [
             f"{self.method}: {self.level:.0%} intervals held {_with_error(*pooled[:2])} of the "
-            f"truths ({counted(self.num_datasets, 'data set')} of {self.num_records} records)"
+            f"truths ({counted(self.num_datasets, 'data set')} of {self.num_records} records)",
+            "  inputs: as given, taken as public or made up; no ε covers them",
         ]
         if self.reference is not None:
             lines.append(

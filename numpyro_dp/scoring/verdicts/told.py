@@ -125,7 +125,9 @@ class Told(NamedTuple):
         near = self.misfit_sd <= _SIZES or 2 * much > np.count_nonzero(heard)
         # Or where all were told of, if not clearly: of 32 events posteriors were as NUTS's.
         rank = rank or (WIDE if near or (not weak and most > _HALF) else DO_NOT_USE)
-        far_out = _FAR_OUT if self.arrived else _FIRST
+        # A law that is learned is as wide as the others make it.
+        fixed = (lost & ~np.isin(self._sites, self.kind.learned)).any() or not weak
+        far_out = _FAR_OUT * bool(fixed) if self.arrived else _FIRST
         if not weak:
             return (
                 f"{rank}: little was told: at most {most:.0%} of the prior's variance of any "

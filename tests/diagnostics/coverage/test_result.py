@@ -74,7 +74,7 @@ def test_data_sets_that_leave_nothing_to_chance_are_named(found, decided, said):
 def test_the_table_says_it(found):
     text = str(found)
     assert text.startswith("Halved: 95% intervals held 0.6")
-    assert "(400 data sets of 1000 records)" in text
+    assert "(400 data sets of 1000 records)\n  inputs: as given, taken as public" in text
     assert "do not use: not arrived (2); … times too wide (1)" in text
     assert "width: median, as a multiple of Exact's; error: root mean square" in text
     assert "not finite" not in text
