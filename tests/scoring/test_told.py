@@ -221,3 +221,19 @@ def test_the_column_that_others_stand_beside_is_named():
     assert "far larger" not in one(large._replace(**RARE, design=np.diag(intercept)))
     unread = [name.startswith("w") for name in NAMES]
     assert "far larger" not in one(large._replace(**RARE), read=unread)
+
+
+def test_records_that_all_hold_a_nan_are_thought_of_where_nobody_was_heard():
+    """An empty column: no record adds anything, and noise alone tells of some coordinates."""
+    at = lost(2)
+    resolved = np.where(np.arange(DIM) % (DIM - 1) == 0, 0.1, at.resolved)
+    nan = "; and see that not every record has a NaN in it"
+    assert nan not in one(at._replace(resolved=resolved))
+    nobody = at._replace(resolved=np.minimum(resolved, 0.5), misfit_sd=1.0)
+    (said,) = (s for s in nobody.verdicts(NAMES) if "next to nothing" in s)
+    assert said.startswith("do not use: ")
+    assert nan in said
+    (of_all,) = (
+        s for s in nobody._replace(resolved=np.zeros(DIM)).verdicts(NAMES) if "nothing" in s
+    )
+    assert nan in of_all

@@ -156,12 +156,15 @@ class Told(NamedTuple):
         # Rare categories are a few among others; all are missed where the scale is wrong.
         every = len(weak) == np.count_nonzero(heard)
         single = (lost & ~self._several).any()
+        nobody = _NOT_A_NUMBER * bool(every or rank == DO_NOT_USE)
         if every and columns:
-            far = f"{_UNFOUND}. {_UNITS}{_FAR_OUT}{_NOT_A_NUMBER}" if self.arrived else _FIRST
+            far = f"{_UNFOUND}. {_UNITS}{_FAR_OUT}{nobody}" if self.arrived else _FIRST
             return (f"{found}{large}{far}",)
         if every or single or (not columns and (whole & ~self._pooled).any()):
-            widen = f"Widen priors to {_SCALE}or {more}{_NOT_A_NUMBER}"
-            scale = widen if every else f"Give priors on {_SCALE}{few}"
+            scale = (
+                f"Widen priors to {_SCALE}or {more}" if every else f"Give priors on {_SCALE}{few}"
+            )
+            scale += nobody
             return (f"{found}{large}{f'{_UNFOUND}. {scale}' if self.arrived else _FIRST}",)
         if columns:
             likely = "as of columns in units of their own, or far from nought"
