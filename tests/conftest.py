@@ -1,10 +1,14 @@
 """Shared fixtures: shared data by path, one set of compiled models for the whole run."""
 
+import contextlib
 import gc
 import itertools
 import os
 import time
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import numpy as np
@@ -43,6 +47,32 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     until = os.environ.get("NUMPYRO_DP_UNTIL")
     if until and time.time() > float(until):
         pytest.skip(f"not reached in time: {item.nodeid}")
+
+
+@contextlib.contextmanager
+def _keys_of(name: str):
+    """Keys of the operating system, made from a name: what passes passes again."""
+    words = np.random.default_rng(zlib.crc32(name.encode())).bytes
+    with mock.patch(_ENTROPY, SimpleNamespace(token_bytes=words)):
+        yield
+
+
+_ENTROPY = "numpyro_dp.mechanisms.random.secrets"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    with _keys_of(item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef, request: pytest.FixtureRequest):
+    """What several tests share hangs on none of them: any may be the first that asks for it."""
+    if fixturedef.scope == "function":
+        return (yield)
+    with _keys_of(f"{fixturedef.baseid}::{fixturedef.argname}"):
+        return (yield)
 
 
 # JAX makes many small objects that stay: looking through them all over again, at Python's own rate,

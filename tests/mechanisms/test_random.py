@@ -1,6 +1,7 @@
 """ChaCha20 against RFC 8439, and keys as JAX uses them."""
 
 import pickle
+import secrets
 
 import jax
 import jax.numpy as jnp
@@ -130,6 +131,16 @@ def test_os_keys_are_fresh_and_independent():
     assert os_key().shape == ()
     words = np.concatenate([np.asarray(random.key_data(k)).ravel() for k in (keys, os_key())])
     assert len(set(words.tolist())) == 32
+
+
+def test_os_keys_come_from_the_operating_system(monkeypatch):
+    """As users run: in tests, keys are made from the name of the test (`tests/conftest.py`)."""
+    asked, honest = [], secrets.token_bytes
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: asked.append(size) or honest(size))
+    monkeypatch.setattr("numpyro_dp.mechanisms.random.secrets", secrets)
+    words = [np.asarray(random.key_data(os_key())).tobytes() for _ in range(2)]
+    assert asked == [32, 32]
+    assert words[0] != words[1]
 
 
 @pytest.mark.parametrize(
