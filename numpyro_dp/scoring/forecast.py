@@ -18,11 +18,11 @@ from numpyro_dp.model.private_model import PrivateModel
 _LEAST_SIGNAL, _LEAST_SHAPE = 3.5, 3.0
 # Beside the noise of scores, which falls with κ, the loose clip and the records' own dispersion.
 _FIXED, _FALLING = 0.2, 10.0
-# Of this many records over μ an interval was about twice as wide as NUTS's, of fewer up to nine
-# times: the clip lets through too little of them (levels of 20 to 320 of 6,000 and 20,000 records
-# at ε = .5 to 3, ten coordinates, tests/benchmarks/bench_rare_levels.py). Of thirty twice as wide
-# were those of 240 to 310 (28 groups of 9,000 records, a level of 10,000; five releases each).
-_FEW, _OF_COORDINATES = 30.0, 10
+# Of this many records over μ, for each ten coordinates, an interval was about twice as wide as
+# NUTS's, of fewer up to five times: the clip lets through too little of them (rare columns of 25 to
+# 640 of 3,000 to 10,000 records at ε = 1 and 3, 9 to 32 coordinates, four families;
+# tests/benchmarks/bench_rare_levels.py).
+_FEW, _OF_COORDINATES = 18.0, 10
 _PLAIN, _WEAK = 20.0, 8.0
 # Typical intervals were up to 1 + this over the information's signal times as wide as κ alone says,
 # where many coordinates share little: 1.4 times at 10 to 13 (20 and 30 columns of 5,000 to 8,000
@@ -202,7 +202,7 @@ def forecast(
         signal=kappa,
         shape=shape,
         width=math.sqrt(1 + _FIXED + _FALLING / kappa),
-        few=_two_digits(_FEW * math.sqrt(max(1, dim / _OF_COORDINATES)) / signal),
+        few=_two_digits(_FEW * max(1, dim / _OF_COORDINATES) / signal),
         verdict=verdict,
         num_records=num_records,
         dim=dim,

@@ -89,7 +89,8 @@ class RoundSettings(NamedTuple):
     - **information_bound**: bound on a record's whitened information (Frobenius).
     - **clear**: whether the clip norm is no guess; of a first round it may be.
     - **least**: of a first round that is no guess, that of
-      :func:`~numpyro_dp.scoring.information.held`.
+      :func:`~numpyro_dp.scoring.information.held`; **often**: in how many records each w has a
+      part.
     """
 
     u: Vector
@@ -99,6 +100,7 @@ class RoundSettings(NamedTuple):
     information_bound: float
     clear: bool = True
     least: Vector | None = None
+    often: Vector | None = None
 
 
 class Round(NamedTuple):

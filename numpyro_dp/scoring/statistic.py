@@ -35,6 +35,8 @@ FAR, _MOST_FAR = 3, 1 / 17
 # that release the bin has so much, and so much each how the size divides and what has a part of it.
 BINS, FIRST_BIN = 80, -40
 BINS_SHARE, PARTS_SHARE = 0.4, 0.3
+# Where there are groups, of all of that bound: which of them the record is of.
+GROUPS_SHARE = 0.2
 # Less of a size than this is no part of it.
 _LEAST_PART = 1e-4
 _TINY = 1e-24
@@ -102,11 +104,15 @@ class RecordStatistic:
     @property
     def sizes_told(self) -> int:
         """Numbers that a record adds to the release of sizes."""
-        return BINS + 2 * self._kinds
+        return BINS + 2 * self._kinds + len(self._groups)
 
     @property
     def _kinds(self) -> int:
         return max(self.alike) + 1
+
+    @property
+    def _groups(self) -> np.ndarray:
+        return those_of_several(np.asarray(self.alike, int))
 
     def at(self, u: Any) -> dict[str, Array]:
         """The latents whose row is ``u``."""
@@ -183,7 +189,8 @@ class RecordStatistic:
 
         Far from the posterior the own outcome says how far, and nothing of the model's scores. The
         parts are the roots of each kind's share of the squared size, whose squares add up to 1;
-        after them which kinds have one, over the root of how many do.
+        after them which kinds have one, over the root of how many do, and where there are groups
+        which of these have one, likewise.
         """
         _, scores, weights = self._scores(at, key, record)
         scores, law = self._expected(scores), self._expected(weights)
@@ -192,12 +199,13 @@ class RecordStatistic:
         size = jnp.sqrt(law @ jnp.sum(apart * apart, axis=1))
         bin_ = jnp.clip(jnp.floor(jnp.log2(size + 1e-30)) - FIRST_BIN, 0, BINS - 1)
         marked = (jnp.arange(BINS) == bin_).astype(scores.dtype) * np.sqrt(BINS_SHARE)
-        shares = jax.ops.segment_sum(
-            law @ (apart / size) ** 2, np.asarray(self.alike), num_segments=self._kinds
-        )
-        met = shares > _LEAST_PART**2
-        parts = [jnp.sqrt(shares), met / jnp.sqrt(jnp.maximum(jnp.sum(met), 1))]
+        of_each, groups = law @ (apart / size) ** 2, self._groups
+        shares = jax.ops.segment_sum(of_each, np.asarray(self.alike), num_segments=self._kinds)
+        parts = [jnp.sqrt(shares), _evenly(shares > _LEAST_PART**2)]
         told = jnp.concatenate([marked, *(np.sqrt(PARTS_SHARE) * each for each in parts)])
+        if len(groups):
+            own = np.sqrt(GROUPS_SHARE) * _evenly(of_each[groups] > _LEAST_PART**2)
+            told = jnp.concatenate([np.sqrt(1 - GROUPS_SHARE) * told, own])
         # A record that is masked tells nothing, nor does one whose draws are all alike, as of rare
         # counts; where most are so, theirs would be the fullest bin.
         least = _rounding(scores) if self.draws else 0.0
@@ -299,6 +307,16 @@ def unpacked(row: np.ndarray, dim: int) -> np.ndarray:
     matrix = np.zeros((dim, dim))
     matrix[rows, columns] = matrix[columns, rows] = row / np.where(rows == columns, 1.0, np.sqrt(2))
     return matrix
+
+
+def those_of_several(alike: np.ndarray) -> np.ndarray:
+    """Indices of those of which others are alike, as groups' effects are."""
+    return np.flatnonzero(np.bincount(alike)[alike] > 1)
+
+
+def _evenly(met: Array) -> Array:
+    """In a row of norm 1 those that are met; nought where none is."""
+    return met / jnp.sqrt(jnp.maximum(jnp.sum(met), 1))
 
 
 def _share_within(bound: Array, matrix: Array) -> Array:

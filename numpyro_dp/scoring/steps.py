@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.linalg import cholesky, eigvalsh, inv, norm, solve
 
-from numpyro_dp.scoring.information import Entries, Matrix, Vector, damped, held, symmetric
+from numpyro_dp.scoring.information import Entries, Matrix, Vector, damped, held, symmetric, uncut
 from numpyro_dp.scoring.rounds import (
     Law,
     PriorMoments,
@@ -77,6 +77,9 @@ def next_settings(
         suggested = found.prior - prior.precision
         information = prior.entries.evened(information, suggested, found.signal, loosely)
     of = None if prior.entries is None else prior.entries.of
+    if (often := rounds[0].at.often) is not None:
+        shown = min(last.information_bound, typical * last.clip_norm)
+        information = uncut(information, often, shown, of)
     if (least := rounds[0].at.least) is not None:
         information = held(information, least, found.told / cut, prior.sd, prior.sites, of)
     whitening = inv(cholesky(information + prior.precision))

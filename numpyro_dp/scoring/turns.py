@@ -29,6 +29,7 @@ from numpyro_dp.scoring.statistic import (
     BINS,
     BINS_SHARE,
     FIRST_BIN,
+    GROUPS_SHARE,
     INFORMATION_SHARE,
     PARTS_SHARE,
     SCORE_SHARE,
@@ -36,6 +37,7 @@ from numpyro_dp.scoring.statistic import (
     TAIL_SHARE,
     RecordStatistic,
     RoundPosition,
+    those_of_several,
     unpacked,
 )
 from numpyro_dp.scoring.steps import next_settings
@@ -142,9 +144,15 @@ def first_settings(
     in each round after.
 
     :param released: noisy counts of sizes, a bin for each factor of two, and sums of each kind's
-        parts of them and of whether it has one, in units of the prior.
+        parts of them and of whether it has one, in units of the prior; of groups, of which of them
+        a record is.
     :param noise_sd: of an entry.
     """
+    groups = those_of_several(np.unique(prior.alike, return_inverse=True)[1])
+    released, of_groups = np.split(released, [len(released) - len(groups)])
+    if len(groups):
+        of_groups, group_sd = (each / math.sqrt(GROUPS_SHARE) for each in (of_groups, noise_sd))
+        released, noise_sd = (each / math.sqrt(1 - GROUPS_SHARE) for each in (released, noise_sd))
     counts = released[:BINS] / math.sqrt(BINS_SHARE)
     sizes = np.arange(BINS) + FIRST_BIN + 0.5
     # Records lie on both sides of an edge, noise does not.
@@ -159,7 +167,12 @@ def first_settings(
     sites = np.zeros(len(members), int)
     sites[kinds] = 0 if prior.sites is None else prior.sites
     whole = math.sqrt(PARTS_SHARE) * num_records
-    shares, often = _shares(released[BINS:] / whole, noise_sd / whole, sites)
+    shares, often, seen = _shares(released[BINS:] / whole, noise_sd / whole, sites)
+    of_each = (num_records * seen)[kinds]
+    if len(groups):
+        # So many groups as a record is of.
+        several = max(float(of_groups.sum()) / num_records, 1.0)
+        of_each[groups] = np.maximum(of_groups * several, _HEARD * group_sd)
     told = (num_records * size**2 * shares / members)[kinds]
     whitening = units / np.sqrt(1 + told)[:, None]
     clip_norm = math.sqrt(np.sum(told / (1 + told)) / num_records)
@@ -167,7 +180,8 @@ def first_settings(
     rare = (often * len(told) < 1)[kinds]
     least = np.where(rare, np.minimum(told / site_means(told, prior.sites), 1) / 2, 0)
     precision = inv(whitening.T @ whitening)
-    return RoundSettings(prior.mean, whitening, precision, clip_norm, clip_norm**2, True, least)
+    bound = clip_norm**2
+    return RoundSettings(prior.mean, whitening, precision, clip_norm, bound, True, least, of_each)
 
 
 def _scattered(
@@ -187,8 +201,9 @@ def _scattered(
     return at._replace(u=at.u + step, whitening=inv(cholesky(precision)), precision=precision)
 
 
-def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, Vector]:
-    """Each kind's share of squared sizes, and in what share of the records it has a part.
+def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, Vector, Vector]:
+    """Each kind's share of squared sizes, and in what share of the records it has a part: 1 where
+    that is not heard and 0 where it is known to be rare, or in the third as rare as can be heard.
 
     Of what is too rare to be heard, as much as noise can hide: of parts as large as those of its
     latent's others, where these are alike; else of parts as large as any, and how often as may be.
@@ -199,16 +214,19 @@ def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, V
     """
     (parts, hidden), (met, noise_left) = (_apart(each, noise_sd) for each in np.split(released, 2))
     # The root of how many there are is what the second add up to.
-    often, counted = np.clip(met * met.sum(), noise_left, 1.0), met > _HEARD * noise_left
+    number, counted = max(float(met.sum()), 1.0), met > _HEARD * noise_left
+    often = np.clip(met * number, noise_left, 1.0)
     large = np.minimum(np.maximum(parts, _HEARD * hidden) / often, 1.0)
     heard = counted & (parts > _HEARD * hidden)
     shares = np.where(heard, parts * large, min(_MOST_HIDDEN * hidden, 1.0))
     often = np.where(heard, often, 1.0)
+    seen = often.copy()
     for site in np.unique(sites[~heard]):
         others, rare = (each & (sites == site) for each in (counted, ~heard))
         if others.sum() > 1 and large[others].max() < _ALIKE * large[others].min():
             shares[rare], often[rare] = _HIDDEN * hidden * np.median(large[others]), 0.0
-    return shares, often
+            seen[rare] = min(_HIDDEN * noise_left * number, 1.0)
+    return shares, often, seen
 
 
 def _units(prior: PriorMoments) -> Matrix:

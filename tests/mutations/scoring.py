@@ -54,8 +54,7 @@ def drowned_unnamed(patch):
     r"assert 0 == 1",
 )
 def few_records_unnamed(patch):
-    patch.setattr(told, "FAINT", 0.0)
-    patch.setattr(told, "_LEVELS", 0.0)
+    patch.setattr(told, "_AT_MOST", 0.0)
 
 
 @mutation(

@@ -56,7 +56,7 @@ def test_each_site_has_a_row_and_each_number_its_words():
     assert "0.003 ± 0.006" in lines[2]
     assert "above 5.2 not arrived" in str(FINE)
     assert "1.10 to 1.35   times by noise, of intervals; clips add to it; above" in str(FINE)
-    assert "2.35 to 16.10  information on a coordinate over noise; below 5.2 little" in str(FINE)
+    assert "2.35 to 16.10  information on a coordinate over noise; below 3.5 little" in str(FINE)
     assert "array(" not in str(FINE)
     # Groups tell of their law, which no record reads: no number of it is one to judge.
     unread = str(FINE._replace(unread=("w",)))

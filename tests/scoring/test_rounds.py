@@ -20,6 +20,7 @@ from numpyro_dp.scoring.information import (
     held,
     pattern,
     shrunk,
+    uncut,
     weighted_information,
 )
 from numpyro_dp.scoring.located import _spread, located
@@ -739,10 +740,8 @@ def test_what_few_records_told_of_is_named(truth):
     usual = located(quadratic(truth, 2.0), PRIOR, RECORDS)._replace(out=np.full(4, 0.5))
     assert (usual.signal > 6).all()
     names, read = ["beta", "level[0]", "level[1]", "mu"], [True] * 3 + [False]
-    at = usual._replace(signal=np.array([9.0, 15.0, 22.0, 0.4]))
-    found = at.verdicts(names, read)
-    assert len(found) == 1
-    said = found[0]
+    at = usual._replace(signal=np.array([9.0, 3.9, 22.0, 0.4]))
+    (said,) = at.verdicts(names, read)
     assert said.startswith(
         "wide: little was told of level[0]: of what few records tell of, as a rare"
     )
@@ -755,16 +754,12 @@ def test_what_few_records_told_of_is_named(truth):
     assert "far larger" not in said
     assert "basis" not in said
     groups = {"groups": np.array([False, True, True, False])}
-    few_of_one = at._replace(signal=np.array([9.0, 4.0, 22.0, 0.4]), **groups)
+    assert at._replace(**groups).verdicts(names, read) == ()
+    few_of_one = at._replace(signal=np.array([9.0, 2.9, 22.0, 0.4]), **groups)
     (of_groups,) = few_of_one.verdicts(names, read)
     assert "told of level[0]: of a small group such intervals are" in of_groups
     assert "give groups one law (a hierarchy)" in of_groups
     assert beginning(said) == "wide: little was told of level[0]"
-    # Where noise tells all alike, it is not that of one few records speak.
-    alike = at._replace(signal=np.array([5.0, 4.5, 5.5, 0.4]))
-    assert alike.verdicts(names, read) == ()
-    assert alike._replace(signal=np.array([5.0, 3.9, 5.5, 0.4])).verdicts(names, read)
-    assert alike._replace(signal=np.array([5.0, 4.5, 8.0, 0.4])).verdicts(names, read)
     both = at._replace(signal=np.ones(4)).verdicts(names, read)
     assert [beginning(each) for each in both] == [
         "with care: little was told of beta",
@@ -1116,10 +1111,29 @@ def test_what_is_too_rare_to_be_heard_may_be_as_much_as_noise_hides(alike):
 
 
 def test_groups_are_told_together_in_the_first_coordinates():
-    """Of four groups that a record is in one of, each is told a quarter."""
+    """Of four groups that a record is in one of, each is told a quarter; how many are in each is
+    told of each."""
     entries = Entries(np.eye(4), np.zeros(4, int), np.eye(4), np.arange(4))
-    at = first_settings(PRIOR._replace(entries=entries), sizes_of(2**0.5, [1.0]), 1.0, RECORDS)
+    of_each = np.array([0.5, 0.3, 0.2, 0.0])
+    parts = math.sqrt(1 - statistic.GROUPS_SHARE) * sizes_of(2**0.5, [1.0])
+    told = np.r_[parts, math.sqrt(statistic.GROUPS_SHARE) * RECORDS * of_each]
+    at = first_settings(PRIOR._replace(entries=entries), told, 1.0, RECORDS)
     np.testing.assert_allclose(told_by(at), RECORDS * 2 / 4, rtol=1e-6)
+    # No fewer than twice the noise.
+    least = 2 / math.sqrt(statistic.GROUPS_SHARE)
+    np.testing.assert_allclose(at.often, np.maximum(RECORDS * of_each, least), rtol=1e-6)
+
+
+def test_what_a_clip_takes_off_few_records_is_whitened_with():
+    """Of 1,000 records of which each may show .01 none is cut, of 50 a half; at most three parts of
+    four are thought of."""
+    information = np.diag([4.0, 4.0, 4.0])
+    found = uncut(information, np.array([1_000, 50, 5]), 0.01)
+    np.testing.assert_allclose(np.diag(found), [4, 8, 16])
+    # Of what the coordinates are made of, likewise.
+    of = np.array([[1.0, 0, 0], [-1, 1, 0], [0, 0, 1]])
+    found = uncut(of.T @ information @ of, np.array([1_000, 50, 1_000]), 0.01, of)
+    np.testing.assert_allclose(found, of.T @ np.diag([4, 8, 4]) @ of)
 
 
 def test_parts_that_differ_by_noise_alone_are_taken_as_one():

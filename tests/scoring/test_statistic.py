@@ -17,6 +17,7 @@ from numpyro_dp.scoring.statistic import (
     BINS,
     BINS_SHARE,
     FIRST_BIN,
+    GROUPS_SHARE,
     INFORMATION_SHARE,
     PARTS_SHARE,
     SCORE_SHARE,
@@ -82,6 +83,7 @@ def joint(found, position, x, y, row=0):
 EXTREMES = [0.0, 1e-20, 1.0, -3.0, 40.0, 1e4, -1e15]
 
 
+@pytest.mark.parametrize("alike", [(0, 1, 2), (1, 0, 1)])
 @pytest.mark.parametrize(
     ("model", "outcomes", "kind"),
     [
@@ -90,8 +92,8 @@ EXTREMES = [0.0, 1e-20, 1.0, -3.0, 40.0, 1e4, -1e15]
         (normal, EXTREMES, np.float32),
     ],
 )
-def test_no_record_adds_more_than_one(model, outcomes, kind):
-    found = statistic(model, kind)
+def test_no_record_adds_more_than_one(model, outcomes, kind, alike):
+    found = replace(statistic(model, kind), alike=alike)
     rng = np.random.default_rng(0)
     inputs = [*rng.choice(EXTREMES, (6, DIM)), np.ones(DIM)]
     pairs = list(itertools.product(inputs, outcomes))
@@ -115,7 +117,9 @@ def test_no_record_adds_more_than_one(model, outcomes, kind):
         assert finite.max() <= 1 + 1e-5
         assert np.isfinite(marked).all()
         told = np.linalg.norm(marked, axis=1)
-        assert (np.isclose(told, 1, atol=1e-5) | (told == 0)).all()
+        # Of a record that is of no group, less.
+        sizes = [0, 1] if alike == (0, 1, 2) else [0, math.sqrt(1 - GROUPS_SHARE), 1]
+        assert np.isclose(told[:, None], sizes, atol=1e-5).any(axis=1).all()
         assert (np.count_nonzero(marked[:, :BINS], axis=1) == (told > 0)).all()
 
 
@@ -229,13 +233,22 @@ def test_parts_of_a_size_are_told_together_of_those_alike():
     x = np.array([1.0, 0.4, -0.8])
 
     def told(x):
-        return np.asarray(found.sizes(at(8.0), jax.random.key(0), record(x, 1)[:2]))[BINS:]
+        released = found.sizes(at(8.0), jax.random.key(0), record(x, 1)[:2])
+        assert len(released) == found.sizes_told
+        # Of how large they are, and of which of those alike the record is.
+        of_kinds, of_each = np.split(np.asarray(released)[BINS:], [4])
+        of_kinds = of_kinds / math.sqrt(PARTS_SHARE * (1 - GROUPS_SHARE))
+        return of_kinds, of_each / math.sqrt(GROUPS_SHARE)
 
     expected = np.r_[np.hypot([0.4, 1.0], [0.0, 0.8]) / np.linalg.norm(x), 0.5**0.5, 0.5**0.5]
-    np.testing.assert_allclose(told(x), expected * math.sqrt(PARTS_SHARE), rtol=1e-5)
+    np.testing.assert_allclose(told(x)[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(told(x)[1], [0.5**0.5, 0.5**0.5], rtol=1e-5)
     # Of the first kind this record has no part.
     x[1] = 0.0
-    np.testing.assert_allclose(told(x), np.array([0, 1, 0, 1]) * math.sqrt(PARTS_SHARE), rtol=1e-5)
+    np.testing.assert_allclose(told(x)[0], [0, 1, 0, 1], rtol=1e-5)
+    # Nor of one of those that are alike.
+    x[2] = 0.0
+    np.testing.assert_allclose(told(x)[1], [1, 0], rtol=1e-5)
 
 
 def test_a_record_whose_draws_are_all_alike_has_no_size():

@@ -51,6 +51,21 @@ def test_groups_whose_law_is_learned_are_good_to_know():
     assert [each.split(":")[0] for each in both] == ["with care", "wide", "to know"]
 
 
+def test_where_all_are_told_as_little_it_is_not_that_few_records_speak():
+    """Thirty columns: dense ones 1.6 times as wide as NUTS's, a rare one beside clear ones 2.4."""
+    usual = np.full(DIM, 20.0)
+    rare = np.where(W[4] == np.arange(DIM), 14.5, usual)
+    assert released(signal=rare).verdicts(NAMES) == ()
+    beside = np.where(rare < usual, rare, 1.5 * usual)
+    assert one(released(signal=beside)).startswith("wide: little was told of w[4]: of what few")
+    # A group is nearly as wide as others until far less is told of it.
+    groups = np.isin(np.arange(DIM), W)
+    at = released(signal=np.where(W[4] == np.arange(DIM), 9.0, 30.0), groups=groups)
+    assert at.verdicts(NAMES) == ()
+    fainter = at._replace(signal=np.where(W[4] == np.arange(DIM), 8.0, 30.0))
+    assert one(fainter).startswith("wide: little was told of w[4]: of a small group")
+
+
 def test_an_entry_of_an_ordered_latent_that_is_unheard_is_not_wide_alone():
     """Steps of Normal(0, 10): the last at its prior, and the one before it 6.6 own sds off."""
     lost = released(resolved=np.where(W[4] == np.arange(DIM), 0.1, 1.0))

@@ -6,6 +6,7 @@ from numpyro_dp.scoring.information.entries import (
     held,
     pattern,
     site_means,
+    uncut,
 )
 from numpyro_dp.scoring.information.estimate import (
     Estimate,
@@ -30,5 +31,6 @@ __all__ = [
     "site_means",
     "symmetric",
     "traces",
+    "uncut",
     "weighted_information",
 ]

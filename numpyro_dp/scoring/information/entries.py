@@ -15,8 +15,8 @@ from numpyro_dp.scoring.information.matrices import Matrix, Vector
 
 # Of what is told of a group over its noise, up to where it may be noise, and from where it is not.
 _UNHEARD, _HEARD = 2.0, 5.0
-# A rare level may have been cut to one part in so many. With 3 levels of 72 among 2,600 became 2.3
-# times as wide in place of 2.0; with 5 columns in natural units 1.5 in place of 1.25.
+# What few records tell may have been cut to one part in so many. With 3 levels of 72 among 2,600
+# became 2.3 times as wide in place of 2.0; with 5 columns in natural units 1.5 in place of 1.25.
 _TIMES = 4.0
 # Fewer groups suggest nothing of each other.
 _SEVERAL = 4
@@ -231,6 +231,26 @@ def held(
     kept = np.minimum(least * site_means(now * unit, sites) / unit, _TIMES * told)
     lacking = np.maximum(kept - now, 0)
     return information + (of.T * lacking) @ of
+
+
+def uncut(information: Matrix, often: Vector, shown: float, of: Matrix | None = None) -> Matrix:
+    """With what a clip takes off that few records tell, to whiten with.
+
+    Of whitened information 1 each of so many records tells its part, and where that is more than
+    it may show no more than so much of it. Units that follow what is told grow, scores in them are
+    cut the more, and they come to rest far from what they should be: of a group of three events a
+    record, 200 of 7,000 records, at 3.7 sds of the posterior without noise, and its interval 3.1
+    times as wide.
+
+    :param information: in the coordinates that rounds ask in, shape (dim, dim).
+    :param often: in how many records each w has a part, shape (dim,).
+    :param shown: most that a record may show of whitened information.
+    :param of: as in :func:`held`.
+    """
+    of = np.eye(len(information)) if of is None else of
+    back = inv(of)
+    missing = 1 / np.clip(often * shown, 1 / _TIMES, 1.0) - 1
+    return information + (of.T * (missing * np.diag(back.T @ information @ back))) @ of
 
 
 def site_means(numbers: Vector, sites: Vector | None = None) -> Vector:

@@ -28,18 +28,16 @@ TOLD, _HALF, _MUCH = 0.2, 0.5, 0.85
 # Above this intervals were 1.96 to 5.5 times as wide as NUTS's (64 releases of eight models): the
 # clip takes off information too, which no one sees here.
 DROWNED = 1.5
-# Where information on a coordinate was fewer sds of its own noise, intervals were 1.6 to 9 times as
-# wide as NUTS's; where it was more, 1.0 to 1.7 times and once 2.1 (medians of 64 coordinates over
-# six releases or twenty, tests/benchmarks/bench_rare_levels.py). Of few coordinates a tighter bound
-# leaves less, some 5.7√d of all of them.
-FAINT, _FEW_COORDINATES = 9.0, 3.0
+# Where information on a coordinate was fewer sds of its own noise than this, which grows with their
+# number d, intervals were 1.3 to 5 times as wide as NUTS's, most 1.8 times or more; where it was
+# more, of up to 12 coordinates 1.05 to 1.7 times, and of 32 up to 2.4 (rare and dense columns of
+# four families, 80 releases). Of few coordinates a tighter bound leaves less, some 5.7√d of all.
+_EACH, _AT_LEAST, _AT_MOST = 0.5, 2.0, 3.0
 # But where it is more than so many √d, and so large a part of the clearest of all, it was not few
-# records: of six coordinates that rounds came near to late, each 1.1 to 1.5 times as wide.
-_ENOUGH, _ALIKE = 2.0, 0.6
-# Of levels also where it was less than this and this part of their site's clearest: they were 1.6
-# to 3.8 times as wide, above up to 2.2 (71 coordinates of three models, each with clear ones). Not
-# of groups' effects, which were 1.2 to 1.9 times as wide from FAINT on (234 effects).
-_LEVELS, _OF_CLEAREST, _CLEAR = 16.0, 0.7, 20.0
+# records: all are told as little.
+_ENOUGH, _ALIKE = 2.0, 0.7
+# Of groups' effects, in √d: below it they were 1.3 to 1.8 times as wide.
+_OF_GROUPS = 1.5
 # So many of a prior's sds from its middle a mean is far out, and so many of what the prior
 # foretells of a mean, of which as much is told.
 _OUT, _UNLIKELY = 1.0, 2.0
@@ -237,17 +235,15 @@ class Told(NamedTuple):
     @property
     def _few(self) -> np.ndarray:
         """Which few records tell of, though more than nothing."""
-        site, told = self._sites, self.heard & (self.resolved >= TOLD)
+        told, dim = self.heard & (self.resolved >= TOLD), len(self.names)
         # A level or group is one of several coordinates; a site of one is more often a dispersion,
         # which lay 3 to 5 of its own sds off (docs/limitations.md).
-        clearest = np.array([self.signal[site == each].max() for each in site])
-        levels = np.minimum(_LEVELS, _OF_CLEAREST * clearest)
-        levels *= self._several & (clearest > _CLEAR) & ~np.asarray(self.groups)
-        enough = self.signal > _ENOUGH * math.sqrt(len(self.names))
+        enough = self.signal > _ENOUGH * math.sqrt(dim)
         alike = enough & (self.signal > _ALIKE * np.max(self.signal))
-        below = np.maximum(levels, np.where(alike, 0.0, faint_below(len(self.names))))
+        below = np.where(self.groups, _OF_GROUPS * math.sqrt(dim), faint_below(dim))
+        below = np.where(alike, 0.0, below)
         # Neighbours tell of an entry of a walk: 1.06 to 1.34 times as wide as NUTS's where few did.
-        return told & (self.signal < below) & ~np.isin(site, self.kind.walks)
+        return told & (self.signal < below) & ~np.isin(self._sites, self.kind.walks)
 
     def far_out(self) -> tuple[str, ...]:
         """Of which coordinates the rounds may have ended on the way out, in a sentence.
@@ -350,4 +346,4 @@ class Told(NamedTuple):
 
 def faint_below(dim: int) -> float:
     """The signal below which little was told of a coordinate."""
-    return min(FAINT, _FEW_COORDINATES * math.sqrt(dim))
+    return min(_EACH * dim + _AT_LEAST, _AT_MOST * math.sqrt(dim))
