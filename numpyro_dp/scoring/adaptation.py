@@ -41,7 +41,7 @@ SUMMANDS = (
 )
 RELEASED = (
     f"the noisy sums of {ROUNDS} rounds of scores and information and of scores' sizes and how "
-    "they divide over latents, from which start and coordinates follow"
+    "they divide over latents and groups, from which start and coordinates follow"
 )
 # Curvature of the prior at its own draws, where that of a normal one is 1.
 _STEEP = 100.0

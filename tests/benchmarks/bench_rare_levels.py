@@ -2,8 +2,8 @@
 
 Beside the records' own mode and curvature, which NUTS's means and sds are close to with so many
 records. For docs/howto/is-it-worth-having.md, docs/limitations.md and the limits ``faint_below``
-and ``_FEW`` of numpyro_dp/scoring. A last column is a hundred times smaller than the others, under a
-prior as much wider: it is not rare, and must not be called so.
+and ``_FEW`` of numpyro_dp/scoring. A last column is a hundred times smaller than the others, under
+a prior as much wider: it is not rare, and must not be called so.
 
     python tests/benchmarks/bench_rare_levels.py --family linear --epsilon 1 --releases 6
 """
