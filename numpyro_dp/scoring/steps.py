@@ -79,7 +79,7 @@ def next_settings(
     of = None if prior.entries is None else prior.entries.of
     if (often := rounds[0].at.often) is not None:
         shown = min(last.information_bound, typical * last.clip_norm)
-        information = uncut(information, often, shown, of)
+        information = uncut(information, often, shown, prior.entries)
     if (least := rounds[0].at.least) is not None:
         information = held(information, least, found.told / cut, prior.sd, prior.sites, of)
     whitening = inv(cholesky(information + prior.precision))

@@ -104,13 +104,13 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     assert f"{found.num_rounds + 1} private steps, sizes of scores and" in said
     assert f"κ, signal over noise, = {found.signal:.3g}: refused below 3.5, good from 20 on" in said
     assert f"that of the information {found.shape:.3g}: refused below 3" in said
-    assert found.few == 110
+    assert found.few == 67
     larger, rare = (
         " ".join(str(forecast(**asked | {"num_records": 9_000, "cases": each})).split())
         for each in (False, True)
     )
-    assert "by far, of a category's level of fewer than about 110 records" in larger
-    assert "and of a hierarchy's group of fewer than 55." in larger
+    assert "by far, of a category's level of fewer than about 67 records" in larger
+    assert "and of a hierarchy's group of fewer than 34." in larger
     assert "fewer than 100." in str(forecast(**asked | {"num_records": 9_000, "signal": 0.15}))
     # Of whole numbers alone events may be rare.
     assert "up to 1.8 times where one outcome in ten is not 0, 2.5 times where" in rare

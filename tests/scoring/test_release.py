@@ -430,15 +430,15 @@ def test_a_rare_level_is_named_and_a_column_of_small_size_is_not(family):
         y = eta + 0.6 * normal if family == "normal" else uniform < 1 / (1 + np.exp(-eta))
         y = y.astype(np.float32 if family == "normal" else np.int32)
         found = release.run(jax.random.key(seed), x.astype(np.float32), y, progress_bar=False)
-        said = found.diagnostics.verdicts
-        assert len(said) == 1
-        assert said[0].startswith("wide: ")
+        said, *others = found.diagnostics.verdicts
+        assert said.startswith("wide: little was told of ")
         # By chance the level of 200 as well, where it is 1.6 times as wide as the records' own.
-        named = said[0].partition("told of ")[2].partition(":")[0]
-        both += named != "b[0]"
+        named = said.partition("told of ")[2].partition(":")[0]
         assert named in ("b[0]", "b[0], b[1]")
+        assert all("privacy noise widens intervals: those of b[1] are" in each for each in others)
+        both += bool(others) or named != "b[0]"
         assert found.diagnostics.signal["b"][4] > 9
-    assert both <= 1
+    assert both <= 3
 
 
 def test_what_a_support_reads_is_read():

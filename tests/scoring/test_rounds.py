@@ -771,7 +771,12 @@ def test_what_few_records_told_of_is_named(truth):
     # others, or that it is untold.
     (few,) = at._replace(widened=np.array([1.0, 3.0, 1.0, 1.0])).verdicts(names, read)
     assert few.startswith("wide: little was told of level[0]: ")
-    (wide,) = at._replace(widened=np.array([3.0, 3.0, 1.0, 1.0])).verdicts(names, read)
+    all_wide = at._replace(widened=np.array([3.0, 3.0, 1.0, 1.0]))
+    few, wide = all_wide.verdicts(names, read)
+    assert few.startswith("wide: little was told of level[0]: ")
+    assert wide.startswith("wide: privacy noise widens intervals: those of beta are")
+    # Where noise hides much of all it is not that these have few records.
+    (wide,) = all_wide._replace(signal=np.array([4.5, 3.9, 5.5, 0.4])).verdicts(names, read)
     assert wide.startswith("wide: privacy noise widens intervals: those of beta, level[0]")
     (untold,) = at._replace(resolved=np.array([0.9, 0.1, 0.9, 0.9])).verdicts(names, read)
     assert untold.startswith("wide: next to nothing was told of level[0]")
@@ -1132,7 +1137,8 @@ def test_what_a_clip_takes_off_few_records_is_whitened_with():
     np.testing.assert_allclose(np.diag(found), [4, 8, 16])
     # Of what the coordinates are made of, likewise.
     of = np.array([[1.0, 0, 0], [-1, 1, 0], [0, 0, 1]])
-    found = uncut(of.T @ information @ of, np.array([1_000, 50, 1_000]), 0.01, of)
+    entries = Entries(np.ones((3, 3)), np.arange(3), of, np.arange(3))
+    found = uncut(of.T @ information @ of, np.array([1_000, 50, 1_000]), 0.01, entries)
     np.testing.assert_allclose(found, of.T @ np.diag([4, 8, 4]) @ of)
 
 

@@ -115,15 +115,26 @@ class Entries(NamedTuple):
         # What groups suggest keeps one that is unheard in sight. Where they lie close together it
         # is far more than is told of each, and would be what is whitened with.
         lacking += np.minimum(near, mean[self.alike] / 4)
-        # Together with what a column tells of all groups: were it of the groups alone, the column
-        # would be whitened as if these were known, and too little be told of it in each round.
+        return self.added(information, lacking)
+
+    def added(self, information: Matrix, more: Vector) -> Matrix:
+        """With so much more told of each, to whiten with.
+
+        Together with what a column tells of all groups: were it of the groups alone, the column
+        would be whitened as if these were known, and too little be told of it in each round.
+
+        :param information: in the coordinates that rounds ask in, shape (dim, dim).
+        :param more: of each w, shape (dim,).
+        """
+        back = inv(self.of)
         ways, whole = self.of.copy(), back.T @ information @ back
+        told = np.diag(whole)
         for these, others in several(self.alike, self.met):
             shared = whole[np.ix_(others, these)].sum(axis=1) / max(told[these].sum(), _TINY)
             # Never more than is told of the column: of groups that are unheard that is noise.
-            most = told[others] / np.maximum(shared**2 * lacking[these].sum(), _TINY)
+            most = told[others] / np.maximum(shared**2 * more[these].sum(), _TINY)
             ways[these] += (shared * np.sqrt(np.minimum(most, 1))) @ self.of[others]
-        return information + (ways.T * lacking) @ ways
+        return information + (ways.T * more) @ ways
 
     def suggested(self, mean: Vector, covariance: Matrix, prior_sd: Vector) -> Matrix:
         """What those alike suggest of each other: how near they lie, and not where.
@@ -233,7 +244,9 @@ def held(
     return information + (of.T * lacking) @ of
 
 
-def uncut(information: Matrix, often: Vector, shown: float, of: Matrix | None = None) -> Matrix:
+def uncut(
+    information: Matrix, often: Vector, shown: float, entries: Entries | None = None
+) -> Matrix:
     """With what a clip takes off that few records tell, to whiten with.
 
     Of whitened information 1 each of so many records tells its part, and where that is more than
@@ -245,12 +258,13 @@ def uncut(information: Matrix, often: Vector, shown: float, of: Matrix | None = 
     :param information: in the coordinates that rounds ask in, shape (dim, dim).
     :param often: in how many records each w has a part, shape (dim,).
     :param shown: most that a record may show of whitened information.
-    :param of: as in :func:`held`.
+    :param entries: of the model; by default w are these coordinates themselves.
     """
-    of = np.eye(len(information)) if of is None else of
-    back = inv(of)
     missing = 1 / np.clip(often * shown, 1 / _TIMES, 1.0) - 1
-    return information + (of.T * (missing * np.diag(back.T @ information @ back))) @ of
+    if entries is None:
+        return information + np.diag(missing * np.diag(information))
+    back = inv(entries.of)
+    return entries.added(information, missing * np.diag(back.T @ information @ back))
 
 
 def site_means(numbers: Vector, sites: Vector | None = None) -> Vector:

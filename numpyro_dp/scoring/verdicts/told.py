@@ -36,6 +36,8 @@ _EACH, _AT_LEAST, _AT_MOST = 0.5, 2.0, 3.0
 # But where it is more than so many √d, and so large a part of the clearest of all, it was not few
 # records: all are told as little.
 _ENOUGH, _ALIKE = 2.0, 0.7
+# Of what is far less than of most.
+_FAR_LESS = 0.6
 # Of groups' effects, in √d: below it they were 1.3 to 1.8 times as wide.
 _OF_GROUPS = 1.5
 # So many of a prior's sds from its middle a mean is far out, and so many of what the prior
@@ -279,10 +281,13 @@ class Told(NamedTuple):
         several, site = self._several, self._sites
         # An interval that is the prior's is named there.
         told = self.heard & (self.resolved >= TOLD)
-        drowned, few = told & (self.widened > DROWNED), self._few
-        # Where noise hides much of everything it is not that these have few records.
-        drowned &= ~(few & several) | (2 * np.count_nonzero(drowned) > np.count_nonzero(told))
-        faint = few & ~drowned
+        drowned, few = told & (self.widened > DROWNED), self._few & several
+        # Where noise hides much of everything it is not that these have few records, but for those
+        # of which far less is told than of most.
+        if 2 * np.count_nonzero(drowned) > np.count_nonzero(told):
+            few &= self.signal < _FAR_LESS * np.median(self.signal[told])
+        drowned &= ~few
+        faint = self._few & ~drowned
         pooled = np.isin(site, self.kind.learned)
         fixed = faint & several & ~pooled
         found = []
