@@ -150,9 +150,10 @@ def first_settings(
     """
     groups = those_of_several(np.unique(prior.alike, return_inverse=True)[1])
     released, of_groups = np.split(released, [len(released) - len(groups)])
+    of_groups, group_sd = of_groups / math.sqrt(GROUPS_SHARE), noise_sd / math.sqrt(GROUPS_SHARE)
     if len(groups):
-        of_groups, group_sd = (each / math.sqrt(GROUPS_SHARE) for each in (of_groups, noise_sd))
-        released, noise_sd = (each / math.sqrt(1 - GROUPS_SHARE) for each in (released, noise_sd))
+        kept = math.sqrt(1 - GROUPS_SHARE)
+        released, noise_sd = released / kept, noise_sd / kept
     counts = released[:BINS] / math.sqrt(BINS_SHARE)
     sizes = np.arange(BINS) + FIRST_BIN + 0.5
     # Records lie on both sides of an edge, noise does not.

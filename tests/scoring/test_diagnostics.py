@@ -111,7 +111,7 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
     )
     assert "by far, of a category's level of fewer than about 67 records" in larger
     assert "and of a hierarchy's group of fewer than 34." in larger
-    assert "fewer than 100." in str(forecast(**asked | {"num_records": 9_000, "signal": 0.15}))
+    assert "fewer than 100." in str(forecast(**asked | {"num_records": 9_000, "signal": 0.09}))
     # Of whole numbers alone events may be rare.
     assert "up to 1.8 times where one outcome in ten is not 0, 2.5 times where" in rare
     assert "not 0" not in larger

@@ -171,10 +171,9 @@ def test_what_records_tell_of_through_other_latents_is_not_called_untold():
 
 
 def test_rare_levels_are_not_cut_more_in_each_round():
-    """72 and 90 of 2,600 records: 5.7 and 3.8 times as wide as the records' own, now 2.0 and 1.7.
+    """72 and 90 of 2,600 records: 8.0 and 6.3 times as wide as the records' own, now 1.9 and 1.7.
 
-    In the middle of ten releases. That of the first is above 3.5 in one of ten, so that the middle
-    one of five is in one of a hundred; the seeds are fixed.
+    In the middle of ten releases, the farthest 3.4; the seeds are fixed.
     """
     rng = np.random.default_rng(13)
     level = rng.permutation(np.repeat(np.arange(4), [1_438, 1_000, 90, 72]))
@@ -193,7 +192,7 @@ def test_rare_levels_are_not_cut_more_in_each_round():
     for seed in range(5):
         found = release.run(jax.random.key(seed), x, y, progress_bar=False).located.covariance
         widths.append(np.sqrt(np.diag(found))[-7:] / own)
-    assert (np.median(widths, axis=0)[-2:] < [2.4, 3.5]).all()
+    assert (np.median(widths, axis=0)[-2:] < [2.4, 2.6]).all()
     assert (np.median(widths, axis=0)[:-2] < 1.6).all()
 
 

@@ -741,7 +741,9 @@ def test_what_few_records_told_of_is_named(truth):
     assert (usual.signal > 6).all()
     names, read = ["beta", "level[0]", "level[1]", "mu"], [True] * 3 + [False]
     at = usual._replace(signal=np.array([9.0, 3.9, 22.0, 0.4]))
-    (said,) = at.verdicts(names, read)
+    found = at.verdicts(names, read)
+    assert len(found) == 1
+    said = found[0]
     assert said.startswith(
         "wide: little was told of level[0]: of what few records tell of, as a rare"
     )
