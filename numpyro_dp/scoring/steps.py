@@ -13,7 +13,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.linalg import cholesky, eigvalsh, inv, norm, solve
 
-from numpyro_dp.scoring.information import Entries, Matrix, Vector, damped, held, symmetric, uncut
+from numpyro_dp.scoring.information import (
+    Entries,
+    Matrix,
+    Vector,
+    damped,
+    held,
+    site_means,
+    symmetric,
+    uncut,
+)
 from numpyro_dp.scoring.rounds import (
     Law,
     PriorMoments,
@@ -79,7 +88,8 @@ def next_settings(
     of = None if prior.entries is None else prior.entries.of
     if (often := rounds[0].at.often) is not None:
         shown = min(last.information_bound, typical * last.clip_norm)
-        information = uncut(information, often, shown, prior.entries)
+        heard = site_means(found.signal, prior.latents)
+        information = uncut(information, often, shown, heard, prior.entries)
     if (least := rounds[0].at.least) is not None:
         information = held(information, least, found.told / cut, prior.sd, prior.sites, of)
     whitening = inv(cholesky(information + prior.precision))

@@ -1133,14 +1133,16 @@ def test_groups_are_told_together_in_the_first_coordinates():
 
 def test_what_a_clip_takes_off_few_records_is_whitened_with():
     """Of 1,000 records of which each may show .01 none is cut, of 50 a half; at most three parts of
-    four are thought of."""
-    information = np.diag([4.0, 4.0, 4.0])
-    found = uncut(information, np.array([1_000, 50, 5]), 0.01)
-    np.testing.assert_allclose(np.diag(found), [4, 8, 16])
+    four are thought of, and nothing of what is not heard."""
+    information, often, clear = np.diag([4.0, 4.0, 4.0]), np.array([1_000, 50, 5]), np.full(3, 9.0)
+    np.testing.assert_allclose(np.diag(uncut(information, often, 0.01, clear)), [4, 8, 16])
+    unheard = uncut(information, often, 0.01, np.array([9.0, 2.0, 3.5]))
+    np.testing.assert_allclose(np.diag(unheard), [4, 4, 10])
     # Of what the coordinates are made of, likewise.
     of = np.array([[1.0, 0, 0], [-1, 1, 0], [0, 0, 1]])
     entries = Entries(np.ones((3, 3)), np.arange(3), of, np.arange(3))
-    found = uncut(of.T @ information @ of, np.array([1_000, 50, 1_000]), 0.01, entries)
+    often = np.array([1_000, 50, 1_000])
+    found = uncut(of.T @ information @ of, often, 0.01, clear, entries)
     np.testing.assert_allclose(found, of.T @ np.diag([4, 8, 4]) @ of)
 
 
