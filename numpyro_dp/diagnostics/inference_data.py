@@ -226,7 +226,7 @@ def _of_draws(
     settings = {"kernel": type(mcmc.sampler).__name__, "num_chains": mcmc.num_chains}
     settings |= {"thinning": mcmc.thinning}
     attributes = _attributes(mcmc.privacy, settings, mcmc.num_warmup)
-    return groups, {**attributes, "dp_notes": described.in_short}
+    return groups, {**attributes, "dp_notes": _of_a_file(described.in_short)}
 
 
 def _of_result(
@@ -247,7 +247,12 @@ def _of_result(
     else:
         made = {"estimator": result.privacy.events[-1][0]}
     groups = {"posterior": result.get_samples(group_by_chain=True)}
-    return groups, {**_attributes(result.privacy, made, 0), "dp_notes": said}
+    return groups, {**_attributes(result.privacy, made, 0), "dp_notes": _of_a_file(said)}
+
+
+def _of_a_file(notes: str) -> str:
+    """Which has no ``.privacy``: there the notes stand in the statement."""
+    return notes.replace("see .privacy", "see dp_statement")
 
 
 def _by_leaf(fields: Mapping[str, Any]) -> dict[str, Any]:

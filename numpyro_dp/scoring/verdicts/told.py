@@ -329,7 +329,7 @@ class Told(NamedTuple):
         law = _LAW if groups.any() else _LAW_OF_LEVELS * bool(levels)
         return (
             f"{WIDE}: little was {TOLD_OF} {listed(self._named(which), 'signal')}: of {kinds} "
-            "such intervals are mostly far wider than NUTS's, at most as the prior, and a "
+            "such intervals may be far wider than NUTS's, at most as the prior, and a "
             f"truth far out in it is pulled to its middle.{beside * bool(loud)} {scale} levels or "
             f"groups where that can be, give more privacy budget or records{law}, or narrow a "
             "prior wider than what is known"
@@ -343,7 +343,7 @@ class Told(NamedTuple):
         return (
             f"{WIDE}: privacy noise widens intervals: those of {counted(self.names, drowned)} are "
             f"up to about {self.widened[drowned].max():.2g} times as wide as the records', before "
-            f"a prior or groups' law narrows them{skewed}. Centre columns by public constants, "
+            f"a prior or groups' law narrows them, a rare column's or group's more{skewed}. Centre columns by public constants, "
             f"give more privacy budget or records{law}, take priors on the scale of the "
             "answer, or fewer coordinates: merge what can be merged"
         )
