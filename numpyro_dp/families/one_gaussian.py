@@ -41,9 +41,9 @@ APART_BELOW, _MOST_OVERLAP = 0.01, 0.05
 MOST_BLURRED = 0.2
 APART = (
     "Give each component a prior centre of its own and a narrow prior about it (a quarter of the "
-    "distance to the next, as in `dist.Normal(jnp.array([-1.0, 1.0]), 0.5)`; an ordering alone is "
-    "not enough), the shares a prior that is not flat, and the spreads one well below half of the "
-    "distance"
+    "distance to the next at most, as in `dist.Normal(jnp.array([-1.0, 1.0]), 0.5)`, of three an "
+    "eighth; an ordering alone is not enough), the shares a prior that is not flat, and the "
+    "spreads one well below half of the distance"
 )
 _ABOUT_ONE = (
     "; of components about one centre, as of outliers, the spreads such priors "

@@ -114,12 +114,17 @@ class CoverageResult:
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """On how many data sets the method said what against itself, the most frequent first."""
+        """On how many data sets the method said what against itself: the worst first, of one rank
+        the most frequent."""
         said = (
             {_NUMBER.sub("…", beginning(each)) for each in of_set}
             for of_set in self.fitted.verdicts
         )
-        return dict(Counter(each for of_set in said for each in sorted(of_set)).most_common())
+        counts = Counter(each for of_set in said for each in sorted(of_set)).most_common()
+        ranks = {rank: at for at, rank in enumerate(RANKS)}
+        return dict(
+            sorted(counts, key=lambda each: ranks.get(each[0].partition(":")[0], len(RANKS)))
+        )
 
     @property
     def ranks(self) -> dict[str, int]:
@@ -234,7 +239,11 @@ class CoverageResult:
                 f"{names[j]} {self.truths[k, j]:.3g} (half of all: {low[j]:.3g} to {high[j]:.3g})"
                 for j in farthest
             )
-            lines.append(f"  it said so of data set {k}, whose truths farthest out are {told}")
+            said = next(each for each in self.fitted.verdicts[k] if each.startswith(DO_NOT_USE))
+            said = beginning(said).removeprefix(f"{DO_NOT_USE}: ")
+            lines.append(
+                f"  it said so of data set {k} ({said}), whose truths farthest out are {told}"
+            )
         return lines
 
     def _of(self, which: slice) -> SiteCoverage:

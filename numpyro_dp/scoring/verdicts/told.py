@@ -343,9 +343,9 @@ class Told(NamedTuple):
         return (
             f"{WIDE}: privacy noise widens intervals: those of {counted(self.names, drowned)} are "
             f"up to about {self.widened[drowned].max():.2g} times as wide as the records', before "
-            f"a prior or groups' law narrows them, a rare column's or group's more{skewed}. Centre columns by public constants, "
-            f"give more privacy budget or records{law}, take priors on the scale of the "
-            "answer, or fewer coordinates: merge what can be merged"
+            f"a prior or groups' law narrows them, a rare column's or group's more{skewed}. Centre "
+            f"columns by public constants, give more privacy budget or records{law}, take priors "
+            "on the scale of the answer, or fewer coordinates: merge what can be merged"
         )
 
 

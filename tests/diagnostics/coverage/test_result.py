@@ -51,6 +51,15 @@ def test_verdicts_are_counted_without_their_numbers(found):
     assert found.verdicts == {"do not use: not arrived": 2, "… times too wide": 1}
 
 
+def test_the_worst_that_was_said_is_shown_first():
+    """Though others were said more often: of five, four are shown."""
+    often = tuple(f"wide: of {each}" for each in "abcd")
+    at = judged(verdicts=[often, often, ("do not use: the chains have not mixed", "a remark")])
+    first, *_, last = at.verdicts
+    assert (first, last) == ("do not use: the chains have not mixed", "a remark")
+    assert "do not use: the chains have not mixed (1); wide: of a (2)" in str(at)
+
+
 def test_what_was_said_is_counted_and_the_most_frequent_shown(found):
     each = [tuple(f"wide: of {'abcdefg'[:k]}" for k in range(1, n)) for n in range(8, 1, -1)]
     fitted = found.fitted._replace(verdicts=(*each, *((),) * (DATASETS - len(each))))
@@ -105,7 +114,7 @@ def test_the_truths_that_a_fit_could_not_bear_are_shown():
     assert "it said so" not in str(judged())
     found.truths[2] = [0.0, 50.0, -70.0]
     (line,) = [each for each in str(found).splitlines() if "it said so" in each]
-    assert line.startswith("  it said so of data set 2, whose truths farthest out are ")
+    assert line.startswith("  it said so of data set 2 (b), whose truths farthest out are ")
     # The farthest of three first, and not what is like the others.
     names = coordinates_of(SHAPES)
     assert line.index(f"{names[2]} -70 (half of all: ") < line.index(f"{names[1]} 50 (")
