@@ -310,8 +310,9 @@ def test_groups_far_from_where_the_prior_has_them_are_arrived_at(law):
     at = release.run(jax.random.key(0), group, x, y, progress_bar=False).located
     sds = np.sqrt(np.diag(at.covariance))[:30]
     assert at.arrived
-    # Of three seeds 1.6 to 1.9; of thirty numbers one in a thousand lies farther by chance.
-    assert np.median(sds / own) < 2.2
+    # Of twenty seeds 1.6 to 2.4, all arrived; of thirty numbers one in a thousand lies farther by
+    # chance.
+    assert np.median(sds / own) < 2.5
     assert np.max(np.abs(at.mean[:30] - truth) / sds) < 4.2
 
 
