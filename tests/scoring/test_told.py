@@ -58,6 +58,10 @@ def test_where_all_are_told_as_little_it_is_not_that_few_records_speak():
     assert released(signal=rare).verdicts(NAMES) == ()
     beside = np.where(rare < usual, rare, 1.5 * usual)
     assert one(released(signal=beside)).startswith("wide: little was told of w[4]: of what few")
+    # A dispersion, say, may be off.
+    single = released(signal=np.where(np.arange(DIM) == 0, 8.9, 30.0))
+    assert one(single).startswith("with care: little was told of b: what was released hardly")
+    assert single._replace(signal=np.where(np.arange(DIM) == 0, 9.1, 30.0)).verdicts(NAMES) == ()
     # A group is nearly as wide as others until far less is told of it.
     groups = np.isin(np.arange(DIM), W)
     at = released(signal=np.where(W[4] == np.arange(DIM), 9.0, 30.0), groups=groups)

@@ -40,6 +40,9 @@ _ENOUGH, _ALIKE = 2.0, 0.7
 _FAR_LESS = 0.6
 # Of groups' effects, in √d: below it they were 1.3 to 1.8 times as wide.
 _OF_GROUPS = 1.5
+# Of a site of one, and at most in √d: more often a dispersion than a rare input, which lay 3 to 5
+# of its own sds off (docs/limitations.md).
+_SINGLE, _OF_SINGLE = 9.0, 3.0
 # So many of a prior's sds from its middle a mean is far out, and so many of what the prior
 # foretells of a mean, of which as much is told.
 _OUT, _UNLIKELY = 1.0, 2.0
@@ -238,11 +241,11 @@ class Told(NamedTuple):
     def _few(self) -> np.ndarray:
         """Which few records tell of, though more than nothing."""
         told, dim = self.heard & (self.resolved >= TOLD), len(self.names)
-        # A level or group is one of several coordinates; a site of one is more often a dispersion,
-        # which lay 3 to 5 of its own sds off (docs/limitations.md).
         enough = self.signal > _ENOUGH * math.sqrt(dim)
         alike = enough & (self.signal > _ALIKE * np.max(self.signal))
+        # A level or group is one of several coordinates.
         below = np.where(self.groups, _OF_GROUPS * math.sqrt(dim), faint_below(dim))
+        below = np.where(self._several, below, min(_SINGLE, _OF_SINGLE * math.sqrt(dim)))
         below = np.where(alike, 0.0, below)
         # Neighbours tell of an entry of a walk: 1.06 to 1.34 times as wide as NUTS's where few did.
         return told & (self.signal < below) & ~np.isin(self._sites, self.kind.walks)
