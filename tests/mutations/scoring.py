@@ -69,6 +69,16 @@ def levels_whitened_with_what_is_told(patch):
 
 
 @mutation(
+    "A record counts in full for each latent and group that it is of.",
+    "scoring/test_statistic.py::test_no_record_adds_more_than_one",
+    "isclose",
+    fresh=True,
+)
+def parts_counted_in_full(patch):
+    patch.setattr(statistic, "_evenly", lambda met: met * 1.0)
+
+
+@mutation(
     "What a clip takes off few records is taken for absent.",
     "scoring/test_few_records.py::test_a_group_of_many_events_a_record_is_heard_for_most_of_them",
     r"median",
