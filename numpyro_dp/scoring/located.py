@@ -84,6 +84,7 @@ def located(
         clear=rounds[0].at.clear,
         checked=len(rounds) < _FEW or freedom > 0,
         groups=_groups(prior, len(to.origin)),
+        amiss=rounds[0].at.amiss,
         moved=np.abs(to.basis @ step) / np.sqrt(np.diag(u_covariance)),
     )
 

@@ -321,6 +321,7 @@ class ReleasedLikelihood:
             disagreement=at.disagreement,
             travelled=at.travelled,
             verdicts=verdicts_of(self.private_model, at),
+            **at.amiss._asdict(),
             unread=tuple(sorted({*self.private_model.structure.latents} - read)),
         )
 

@@ -27,6 +27,7 @@ from numpyro_dp.scoring.information import (
     traces,
     weighted_information,
 )
+from numpyro_dp.scoring.verdicts.amiss import Amiss
 
 # Squared error of a score along the way to the posterior, over the way's squared length and the
 # change of information on it: 1/4 of all of it where it changes evenly. Of rare outcomes (logistic,
@@ -90,7 +91,7 @@ class RoundSettings(NamedTuple):
     - **clear**: whether the clip norm is no guess; of a first round it may be.
     - **least**: of a first round that is no guess, that of
       :func:`~numpyro_dp.scoring.information.held`; **often**: in how many records each w has a
-      part.
+      part; **amiss**: records that are not as the model has them.
     """
 
     u: Vector
@@ -101,6 +102,7 @@ class RoundSettings(NamedTuple):
     clear: bool = True
     least: Vector | None = None
     often: Vector | None = None
+    amiss: Amiss = Amiss()
 
 
 class Round(NamedTuple):

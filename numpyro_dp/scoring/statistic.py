@@ -37,6 +37,9 @@ BINS, FIRST_BIN = 80, -40
 BINS_SHARE, PARTS_SHARE = 0.4, 0.3
 # Where there are groups, of all of that bound: which of them the record is of.
 GROUPS_SHARE = 0.2
+# Numbers at its end: whether the record's likelihood is no number, all of the bound, and else
+# whether it shows what its law cannot have, this part of it.
+AMISS, OUTSIDE_SHARE = 2, 0.5
 # Less of a size than this is no part of it.
 _LEAST_PART = 1e-4
 _TINY = 1e-24
@@ -104,7 +107,7 @@ class RecordStatistic:
     @property
     def sizes_told(self) -> int:
         """Numbers that a record adds to the release of sizes."""
-        return BINS + 2 * self._kinds + len(self._groups)
+        return BINS + 2 * self._kinds + len(self._groups) + AMISS
 
     @property
     def _kinds(self) -> int:
@@ -166,10 +169,13 @@ class RecordStatistic:
         """What the record counts for; of one that counts for nothing nothing is divided."""
         if self.outcomes.scale is None:
             return 1.0
-        rows = record[:-1] if self.draws else record
-        values = jax.tree.leaves(self.private_model.constrain(self.at(at.u)))
-        found = jnp.reshape(self.outcomes.scale([*values, *rows])[0], ())
+        found = jnp.reshape(self.outcomes.scale(self._inputs(at, record))[0], ())
         return jnp.where(found > 0, found, 1)
+
+    def _inputs(self, at: RoundPosition, record: list[Array]) -> list[Array]:
+        """What programs of one record take: values of the latents, then its arrays."""
+        rows = record[:-1] if self.draws else record
+        return [*jax.tree.leaves(self.private_model.constrain(self.at(at.u))), *rows]
 
     def score(
         self, u: Array, whitening: Array, clip_norm: float, key: Any, record: list[Array]
@@ -190,9 +196,10 @@ class RecordStatistic:
         Far from the posterior the own outcome says how far, and nothing of the model's scores. The
         parts are the roots of each kind's share of the squared size, whose squares add up to 1;
         after them which kinds have one, over the root of how many do, and where there are groups
-        which of these have one, likewise.
+        which of these have one, likewise. Of a record that adds nothing, since its likelihood is no
+        number, that alone is told, and of one that shows what its law cannot have that beside.
         """
-        _, scores, weights = self._scores(at, key, record)
+        own, scores, weights = self._scores(at, key, record)
         scores, law = self._expected(scores), self._expected(weights)
         law = law / jnp.sum(law)
         apart = scores - law @ scores
@@ -204,12 +211,22 @@ class RecordStatistic:
         parts = [jnp.sqrt(shares), _evenly(shares > _LEAST_PART**2)]
         told = jnp.concatenate([marked, *(np.sqrt(PARTS_SHARE) * each for each in parts)])
         if len(groups):
-            own = np.sqrt(GROUPS_SHARE) * _evenly(of_each[groups] > _LEAST_PART**2)
-            told = jnp.concatenate([np.sqrt(1 - GROUPS_SHARE) * told, own])
+            members = np.sqrt(GROUPS_SHARE) * _evenly(of_each[groups] > _LEAST_PART**2)
+            told = jnp.concatenate([np.sqrt(1 - GROUPS_SHARE) * told, members])
         # A record that is masked tells nothing, nor does one whose draws are all alike, as of rare
         # counts; where most are so, theirs would be the fullest bin.
         least = _rounding(scores) if self.draws else 0.0
-        return jnp.where(jnp.isfinite(size) & (size > least), told, 0)
+        told = jnp.where(jnp.isfinite(size) & (size > least), told, 0)
+        silent = ~jnp.isfinite(own @ own + size)
+        outside = ~silent & ~self._within_laws(at, record)
+        kept = jnp.where(silent, 0, jnp.where(outside, np.sqrt(1 - OUTSIDE_SHARE), 1))
+        amiss = jnp.stack([silent, outside]) * np.sqrt([1, OUTSIDE_SHARE])
+        return jnp.concatenate([kept * told, amiss.astype(told.dtype)])
+
+    def _within_laws(self, at: RoundPosition, record: list[Array]) -> Array:
+        """Whether the record shows what the laws of its outcomes can have."""
+        found = [limit(self._inputs(at, record))[0] for limit in self.outcomes.limits]
+        return jnp.all(jnp.array([True, *found]))
 
     def _expected(self, of_outcomes: Array) -> Array:
         """The part of what the model alone says: drawn outcomes come after the own."""

@@ -26,11 +26,13 @@ from numpyro_dp.scoring.rounds import (
     RoundSettings,
 )
 from numpyro_dp.scoring.statistic import (
+    AMISS,
     BINS,
     BINS_SHARE,
     FIRST_BIN,
     GROUPS_SHARE,
     INFORMATION_SHARE,
+    OUTSIDE_SHARE,
     PARTS_SHARE,
     SCORE_SHARE,
     SQUARES_SHARE,
@@ -41,6 +43,7 @@ from numpyro_dp.scoring.statistic import (
     unpacked,
 )
 from numpyro_dp.scoring.steps import next_settings
+from numpyro_dp.scoring.verdicts.amiss import Amiss
 
 # A bin counts for less by this many noise sds the farther it is from the prior's scale, and a peak
 # of fewer may be noise.
@@ -95,7 +98,9 @@ def rounds_in_turn(bound: BoundRelease) -> Generator[Ask, np.ndarray, list[Round
     whole = RoundSettings(prior.mean, _units(prior), prior.precision, 1.0, 1.0)
     (noise_sd,) = _noise(bound.plan.sums[0], 1)
     told, num_records = (yield Ask(0, whole, 0)), bound.forecast.num_records
+    told, counted = np.split(told, [len(told) - AMISS])
     settings = first_settings(prior, told, noise_sd, num_records)
+    settings = settings._replace(amiss=_amiss(counted / num_records, noise_sd / num_records))
     noise = _noise(joint, len(shares))
     signal = float(np.mean([1 / (nm * math.sqrt(s)) for nm, s in zip(noise, shares, strict=True)]))
     rounds: list[Round] = []
@@ -228,6 +233,11 @@ def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, V
             shares[rare], often[rare] = _HIDDEN * hidden * np.median(large[others]), 0.0
             seen[rare] = min(_HIDDEN * noise_left * number, 1.0)
     return shares, often, seen
+
+
+def _amiss(shares: Vector, noise_sd: float) -> Amiss:
+    silent, outside = shares / np.sqrt([1, OUTSIDE_SHARE])
+    return Amiss(float(silent), noise_sd, float(outside), noise_sd / math.sqrt(OUTSIDE_SHARE))
 
 
 def _units(prior: PriorMoments) -> Matrix:

@@ -61,7 +61,7 @@ BREAKING = {
     "while_saving": """
 def by_half(path, content):
     path.write_bytes(content[:1000])
-    time.sleep(0.01)
+    time.sleep(0.05)
     path.write_bytes(content)
 kills.write_whole = by_half
 """,
@@ -76,7 +76,7 @@ def test_kills_find_a_charge_that_is_not_made_and_a_file_left_by_half(kind, tmp_
         "import pathlib, random, sys, time",
         "from tests.faults import kills",
         BREAKING[kind],
-        f"kills.{kind}(pathlib.Path(sys.argv[1]), random.Random(0), 8)",
+        f"kills.{kind}(pathlib.Path(sys.argv[1]), random.Random(0), 16)",
     )
     command = [sys.executable, "-c", "\n".join(lines), str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

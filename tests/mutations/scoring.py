@@ -7,7 +7,7 @@ import numpy as np
 
 from numpyro_dp.accounting.events import ComposedDpEvent
 from numpyro_dp.mcmc import nuts_loop, report
-from numpyro_dp.model.guided import chosen_outcomes, outcomes, own_samples
+from numpyro_dp.model.guided import chosen_outcomes, outcomes, outside, own_samples
 from numpyro_dp.scoring import release, released, statistic, steps
 from numpyro_dp.scoring.adaptation import AdaptationPlan
 from numpyro_dp.scoring.information import Entries
@@ -228,3 +228,49 @@ def any_start(patch):
 )
 def unmixed_unnamed(patch):
     patch.setattr(report, "_UNMIXED", math.inf)
+
+
+@mutation(
+    "Outcomes that their law cannot have are not told from others.",
+    "scoring/test_amiss.py::test_a_yes_or_no_as_one_and_two_is_not_to_be_used",
+    "approx",
+    fresh=True,
+)
+def outcomes_unjudged(patch):
+    patch.setattr(statistic.RecordStatistic, "_within_laws", lambda *_: jnp.array(True))
+
+
+@mutation(
+    "A record that shows what its law cannot have counts in full, and its size beside.",
+    "scoring/test_statistic.py::test_no_record_adds_more_than_one",
+    "isclose",
+    case=0,
+    fresh=True,
+)
+def outside_beside_a_full_size(patch):
+    honest = statistic.RecordStatistic.sizes
+
+    def full(self, *given):
+        told = honest(self, *given)
+        outside = told[-1] > 0
+        kept = jnp.where(outside, 1 / np.sqrt(1 - statistic.OUTSIDE_SHARE), 1.0)
+        return jnp.append(kept * told[:-1], outside)
+
+    patch.setattr(statistic.RecordStatistic, "sizes", full)
+
+
+@mutation(
+    "An outcome beyond what a latent says is taken for one that its law cannot have.",
+    "scoring/test_amiss.py::test_what_a_law_cannot_have_is_told_from_what_it_can",
+    r"== \[\]",
+    case=-1,
+    fresh=True,
+)
+def ends_judged_at_the_prior(patch):
+    def every(sites_of, values, structs):
+        def parts(values, record):
+            return [outside._within(site) for site in sites_of(values, record)]
+
+        return tuple(outside.parts_of(outside.trace_program(parts, values, structs)))
+
+    patch.setattr(outcomes, "within_laws", every)

@@ -42,6 +42,9 @@ def test_groups_whose_law_is_learned_are_good_to_know():
     assert "too narrow where small groups are unlike large ones" in said
     assert "hierarchy), which narrows" not in said
     assert "Merge" not in said
+    # What no record's term reads hangs on them: it is named.
+    unread = [name not in "bz" for name in NAMES]
+    assert "the law's own mean and scale (b, z) with it" in one(released(**RARE), learned, unread)
     # A law that stands fixed does not tell of the others, and what was not told at all is said.
     assert one(released(**RARE), Kind(learned=["a"])).startswith("wide: little was told of w[1], ")
     untold = one(released(resolved=np.where(W[4] == np.arange(DIM), 0.1, 1.0)), learned)
@@ -240,6 +243,22 @@ def test_the_column_that_others_stand_beside_is_named():
     assert "far larger" not in one(large._replace(**RARE, design=np.diag(intercept)))
     unread = [name.startswith("w") for name in NAMES]
     assert "far larger" not in one(large._replace(**RARE), read=unread)
+
+
+def test_of_columns_beside_far_larger_ones_the_large_are_listed():
+    """A newcomer's thirty in units of their own: 21 of 30 named, most below twice as wide.
+
+    Up to 4.2 times in four releases, and those of the large columns 2.2 to 3.2, which it left out.
+    """
+    signal = np.where((np.arange(DIM) > 5) & (np.arange(DIM) < DIM - 1), 4.0, 40.0)
+    unlike = lost(1, [2, 4])._replace(resolved=np.ones(DIM), signal=signal)
+    said = one(unlike)
+    first = "wide: little was told of most of w, beside columns of far larger values (w[2], w[4]"
+    assert said.startswith(first)
+    assert "w[6]" not in said
+    # What is of another site is said as ever.
+    several = [*NAMES[:20], *(f"v[{k}]" for k in range(DIM - 20))]
+    assert len(unlike.verdicts(several)) == 2
 
 
 def test_records_that_all_hold_a_nan_are_thought_of_where_nobody_was_heard():

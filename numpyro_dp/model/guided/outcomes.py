@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax, random
 from jaxtyping import Array, Float
-from numpyro.primitives import Messenger
 
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.model.guided.chosen_outcomes import chosen_outcomes
 from numpyro_dp.model.guided.fixed_outcomes import fixed_outcomes
-from numpyro_dp.model.guided.own_samples import WithOutcomes, require_own_samples
+from numpyro_dp.model.guided.outside import within_laws
+from numpyro_dp.model.guided.own_samples import Unobserved, WithOutcomes, require_own_samples
 from numpyro_dp.model.guided.places import Place
 from numpyro_dp.model.guided.record_scale import record_scale
 from numpyro_dp.model.jaxprs import Pruned, prune, trace_program
@@ -38,11 +38,13 @@ class Listed(NamedTuple):
     - **terms**: log likelihood of the record with each outcome in turn, shape (outcomes,).
     - **law**: log probability of each outcome at the record's inputs, shape (outcomes,).
     - **scale**: what the record counts for, a number; ``None`` where each counts once.
+    - **limits**: whether it shows what each of its laws can have, those of which that is known.
     """
 
     terms: Pruned
     law: Pruned
     scale: Pruned | None
+    limits: tuple[Pruned, ...] = ()
 
     @property
     def number(self) -> int:
@@ -67,12 +69,13 @@ class Simulated(NamedTuple):
     - **term**: log likelihood of the record with one given outcome, which it takes too. One, so
       that its gradient is that outcome's alone: in a Jacobian of all, a special function of each
       (``NegativeBinomial2``'s digamma) is worked out for every row of it.
-    - **scale**: what the record counts for, a number; ``None`` where each counts once.
+    - **scale**, **limits**: as of :class:`Listed`.
     """
 
     draws: Pruned
     term: Pruned
     scale: Pruned | None
+    limits: tuple[Pruned, ...] = ()
 
     @property
     def number(self) -> int:
@@ -102,18 +105,6 @@ class Simulated(NamedTuple):
 
 
 Outcomes = Listed | Simulated
-
-
-class _Unobserved(Messenger):
-    """Forget what was observed at some sites, so that they are drawn."""
-
-    def __init__(self, fn: Callable[..., Any], sites: tuple[str, ...]) -> None:
-        super().__init__(fn)
-        self.sites = sites
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["name"] in self.sites:
-            msg["value"], msg["is_observed"] = None, False
 
 
 class Asker(NamedTuple):
@@ -253,7 +244,7 @@ class _OneRecord(NamedTuple):
 
     def draws(self, values: Any, arrays: list[Any], key: jax.Array) -> list[jax.Array]:
         """Outcomes drawn from the model at the record's inputs, a leading axis for the draws."""
-        model = _Unobserved(self.model, self.sites)
+        model = Unobserved(self.model, self.sites)
 
         def one(key: jax.Array) -> list[jax.Array]:
             arguments = self.layout.fill(arrays)
@@ -295,12 +286,12 @@ class _OneRecord(NamedTuple):
         with explained(self.plate, 1):
             self.require_observed(values, structs)
             jax.eval_shape(lambda *at: possible.append(self.can_be_listed(*at)), values, structs)
-        scale = self.scale(values, structs) if self.asker is SCORING else None
+        more = self.scale_and_limits(values, structs) if self.asker is SCORING else (None,)
         if possible[0]:
             return Listed(
                 self._traced(self.listed_terms, values, structs),
                 self._traced(lambda *at: self.listed(*at)[1], values, structs),
-                scale,
+                *more,
             )
         if not drawn:
             raise UnsupportedModelError(
@@ -315,11 +306,14 @@ class _OneRecord(NamedTuple):
         return Simulated(
             self._traced(way.draws, values, structs, key_struct(), differentiated=False),
             self._traced(way.term, values, structs, one),
-            scale,
+            *more,
         )
 
-    def scale(self, values: Any, structs: list[Any]) -> Pruned | None:
-        """What ``handlers.scale`` says that the record counts for, if it does."""
+    def scale_and_limits(
+        self, values: Any, structs: list[Any]
+    ) -> tuple[Pruned | None, tuple[Pruned, ...]]:
+        """What ``handlers.scale`` says that the record counts for, if it does, and whether it
+        shows what its laws can have."""
 
         def sites_of(values: Any, arrays: list[Any]) -> list[Any]:
             found = self._sites_of(values, arrays, random.key(0))
@@ -327,10 +321,11 @@ class _OneRecord(NamedTuple):
 
         with explained(self.plate, 1):
             scale = record_scale(sites_of, values, structs, self.sites, *self.asker)
-        if scale is not None:
-            require_one_record(scale)
-            require_no_closure(scale, self.layout, self.num_records)
-        return scale
+            limits = () if self.enum_dim else within_laws(sites_of, values, structs)
+        for program in limits if scale is None else (scale, *limits):
+            require_one_record(program)
+            require_no_closure(program, self.layout, self.num_records)
+        return scale, limits
 
     def listed_terms(self, values: Any, arrays: list[Any]) -> jax.Array:
         """Log likelihood of the record with every outcome in turn."""

@@ -62,6 +62,18 @@ def in_its_type(outcome: Any, observed: Any) -> jax.Array:
     return outcome.astype(jnp.result_type(observed))
 
 
+class Unobserved(Messenger):
+    """Forget what was observed at some sites, so that they are drawn."""
+
+    def __init__(self, fn: Callable[..., Any], sites: tuple[str, ...]) -> None:
+        super().__init__(fn)
+        self.sites = sites
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"] in self.sites:
+            msg["value"], msg["is_observed"] = None, False
+
+
 class WithOutcomes(Messenger):
     """Put other values in the place of observed ones.
 

@@ -300,8 +300,20 @@ class Told(NamedTuple):
                 "hardly stands out of noise, as of a dispersion, of which few outcomes tell, or a "
                 "rare input: the interval may be off. Give more privacy budget or records"
             )
-        if fixed.any():
-            found.append(self._of_few(fixed))
+        # In columns of like units others would be named, so that no list of them helps.
+        unlike = [site for site in self.columns(fixed) if self._loud([site])]
+        fixed_alone = fixed & ~np.isin(site, unlike)
+        if unlike:
+            found.append(
+                f"{WIDE}: little was {TOLD_OF} most of {listed(unlike)}, beside columns of far "
+                f"larger values ({listed(self._loud(unlike))}, it seems): any interval of "
+                f"{listed(unlike)}, those of the large columns too, may be up to about four times "
+                "as wide as NUTS's. Take a typical value off each large column and divide it by "
+                "about as much as it varies, both public numbers, or give more privacy budget or "
+                "records"
+            )
+        if fixed_alone.any():
+            found.append(self._of_few(fixed_alone))
         if drowned.any():
             found.append(self._doubled(drowned))
         if small := self._named(faint & several & pooled):
@@ -309,11 +321,17 @@ class Told(NamedTuple):
                 f"{TO_KNOW}: little was {TOLD_OF} {listed(small, 'signal')}: the law that is "
                 "learned from the others lends the rest, as to a hierarchy's small groups. Such "
                 "intervals are mostly wider than NUTS's, at most as that law, and too narrow where "
-                "small groups are unlike large ones, as one far out is pulled to them, some of its "
-                "own sds, and the law's own mean and scale with it. Read each as one like the "
-                "others, or give more privacy budget or records"
+                "small groups are unlike large ones, as one far out is pulled to them, several of "
+                f"its own sds, and the law's own mean and scale{self._laws} with it. Read "
+                "none of them by itself, or give more privacy budget or records"
             )
         return tuple(found)
+
+    @property
+    def _laws(self) -> str:
+        """What no record's term reads, as the mean and scale of groups."""
+        names = listed(self._named(~self.heard))
+        return f" ({names})" * bool(names)
 
     def _of_few(self, which: np.ndarray) -> str:
         """Of rare categories and small groups under a law that stands fixed."""

@@ -12,6 +12,7 @@ from scipy.stats import chi2
 from numpyro_dp.families.one_gaussian import APART
 from numpyro_dp.scoring.information import Matrix, Vector
 from numpyro_dp.scoring.statistic import FAR
+from numpyro_dp.scoring.verdicts.amiss import Amiss
 from numpyro_dp.scoring.verdicts.kinds import (
     DO_NOT_USE,
     WIDE,
@@ -81,7 +82,7 @@ _OF_CLASSES = (
     "themselves (docs/howto/models-by-name.md, survival), or narrow priors many times wider than "
     "the answer"
 )
-# Of a yes or no as 1 and 2 no note tells the cause.
+# Of a yes or no as 1 and 2, where another note does not tell so.
 _CODED = "code outcomes as their law has them (0 and 1, categories from 0)"
 _CODES = f"C{_CODED[1:]}, "
 _TAILS = (
@@ -124,6 +125,7 @@ class Located(NamedTuple):
     - **checked**: whether more than one round was near enough to tell of the posterior.
     - **groups**: which are groups' effects, whitened as each other, shape (dim,).
     - **moved**: by the last step, each coordinate in its own posterior sds, shape (dim,).
+    - **amiss**: records that are not as the model has them.
     """
 
     design: Matrix
@@ -149,6 +151,7 @@ class Located(NamedTuple):
     checked: bool = True
     groups: Vector | bool = False
     moved: Vector | None = None
+    amiss: Amiss = Amiss()
 
     @property
     def _usual(self) -> float:
@@ -288,7 +291,9 @@ class Located(NamedTuple):
                 "or give more privacy budget or records",
             ),
         ]
-        found = [*(text for holds, text in said if holds), *self._contradicted(names)]
+        # The cause before what it leads to.
+        found = [*self.amiss.said, *(text for holds, text in said if holds)]
+        found += self._contradicted(names)
         return worst_first([*found, *told.far_out(), *told.untold(), *told.drowned()])
 
     def untold(
