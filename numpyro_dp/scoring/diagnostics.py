@@ -55,7 +55,7 @@ class Diagnostics(NamedTuple):
       times the root of the number of coordinates the release has not arrived.
     - **silent**: share of the records that add nothing, since their likelihood is no number, as of
       a NaN; **outside**: that show what their law cannot have, as a 2 for a yes or no, where that
-      hangs on no latent; above 3.5 times **silent_sd** and **outside_sd**, their noise, a verdict
+      hangs on no latent, or an index of no group, as -1; above 3.5 times **silent_sd** and **outside_sd**, their noise, a verdict
       says so.
     - **unread**: sites that no record's term reads.
     - **verdicts**: what that means, in sentences; empty where nothing is wrong. They are of the
@@ -105,7 +105,7 @@ class Diagnostics(NamedTuple):
             (
                 "outside",
                 f"{self.outside:.3f} ± {self.outside_sd:.3f}",
-                "of records show what their law cannot have; about 0",
+                "of records show what has no place; about 0",
             ),
             ("disagreement", f"{self.disagreement:.2f}", "of the rounds; about 1 by chance"),
             (

@@ -92,7 +92,7 @@ class LikelihoodRelease:
 
     **Privacy.** Released: a noisy histogram of the sizes of records' scores, in one sum with how
     these divide over latents, how many records are of each group, and how many add nothing or show
-    what the law of their outcome cannot have; and for each round a noisy sum over all records of
+    what the model has no place for; and for each round a noisy sum over all records of
     one vector (score, information, two squares, whether it is far out); each
     vector of norm at most 1. Mechanism: Gaussian, every record in every round; sensitivity 1 under
     zero-out and 2 under replace-one; event: one Gaussian for the histogram and one for each round,

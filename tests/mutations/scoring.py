@@ -237,7 +237,7 @@ def unmixed_unnamed(patch):
     fresh=True,
 )
 def outcomes_unjudged(patch):
-    patch.setattr(statistic.RecordStatistic, "_within_laws", lambda *_: jnp.array(True))
+    patch.setattr(statistic.RecordStatistic, "_within", lambda *_: jnp.array(True))
 
 
 @mutation(

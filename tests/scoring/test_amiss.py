@@ -6,8 +6,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro import handlers
 
 import numpyro_dp as ndp
+from numpyro_dp.model.guided.codes import within_groups
 from numpyro_dp.model.guided.outside import _within
 from numpyro_dp.model.private_model import private_model
 from numpyro_dp.scoring.statistic import RoundPosition, record_statistic
@@ -179,6 +181,7 @@ def test_a_yes_or_no_as_one_and_two_is_not_to_be_used(answers):
     found = released(logistic, x, y + 1)
     assert found.outside == pytest.approx(y.mean(), abs=6 * found.outside_sd)
     assert found.verdicts[0].startswith("do not use: about 2")
+    assert "of the records show what the model has no place for" in found.verdicts[0]
     assert "1 and 2 in place of 0 and 1" in found.verdicts[0]
     assert not released(logistic, x, y).verdicts
 
@@ -192,6 +195,97 @@ def test_how_many_add_nothing_is_said_and_nothing_is_wrong_with_the_others(answe
     (said,) = found.verdicts
     assert said.startswith("to know: about ")
     assert "add nothing" in said
+
+
+def of_groups(effects, *, masked=False):
+    """A model of what a group's code and another chooses of latents."""
+
+    def model(group, other, y=None):
+        choose = effects()
+        asked = handlers.mask(mask=(group >= 0) | (not masked))
+        with numpyro.plate("people", group.shape[0]), asked:
+            numpyro.sample("y", dist.Bernoulli(logits=choose(group, other)), obs=y)
+
+    return model
+
+
+def normal(*shape):
+    return numpyro.sample("a", dist.Normal(0, 1).expand(shape).to_event(len(shape)))
+
+
+def table():
+    a = normal(5, 3)
+    return lambda group, other: a[group, other]
+
+
+def by_code():
+    a = normal(5)
+    return lambda group, other: a[group]
+
+
+def from_one():
+    a = numpyro.sample("a", dist.ZeroSumNormal(1.0, (5,)))
+    return lambda group, other: 2 * a[group - 1]
+
+
+def with_none():
+    """Here -1 is meant: whoever has no group."""
+    a = jnp.concatenate([normal(5), jnp.zeros(1)])
+    return lambda group, other: a[group]
+
+
+def put_right():
+    a = normal(5)
+
+    def choose(group, other):
+        known = (group >= 0) & (group < 5)
+        return a[jnp.where(known, group, 0)] * known
+
+    return choose
+
+
+def public_table():
+    b, beds = normal(1), jnp.arange(5.0)
+    return lambda group, other: b * beds[group]
+
+
+@pytest.mark.parametrize(
+    ("effects", "astray"),
+    [
+        (by_code, [2, 3]),
+        (table, [2, 3, 4]),
+        (from_one, [0, 2]),
+        (with_none, []),
+        (put_right, []),
+        (public_table, []),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.int32, np.int8])
+def test_codes_of_no_group_are_told_from_others(effects, astray, dtype):
+    """JAX takes -1, and what is beyond the last, for the last group."""
+    group, other = np.array([0, 4, -1, 5, 1], dtype), np.array([0, 2, 1, 0, 3], dtype)
+    group, other = (np.resize(each, 40) for each in (group, other))
+    split = private_model(of_groups(effects), (group, other, np.resize([0, 1], 40)), {})
+    values, structs = jax.tree.leaves(split.programs.constrained), split.layout.structs(1)
+    limits = within_groups(split.term, values, structs)
+    zeros = [jnp.zeros(each.shape, each.dtype) for each in values]
+
+    def within(k):
+        rows = [jnp.asarray(each[k : k + 1]) for each in (group, other, np.zeros(40, int))]
+        return all(bool(each([*zeros, *rows])[0]) for each in limits)
+
+    assert [k for k in range(5) if not within(k)] == astray
+
+
+def test_an_index_of_no_group_is_counted_but_under_a_mask(answers):
+    y = answers[1]
+    group = np.random.default_rng(1).integers(-1, 5, RECORDS).astype(np.int32)
+    other = np.zeros(RECORDS, np.int32)
+    found = released(of_groups(by_code), group, other, y)
+    assert found.outside == pytest.approx(1 / 6, abs=6 * found.outside_sd)
+    assert found.verdicts[0].startswith("do not use: about 1")
+    masked = released(of_groups(by_code, masked=True), group, other, y)
+    assert masked.outside < 6 * masked.outside_sd
 
 
 @pytest.mark.parametrize(

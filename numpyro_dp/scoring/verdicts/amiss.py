@@ -16,7 +16,7 @@ class Amiss(NamedTuple):
     """Shares of the records, and the noise of each.
 
     - **silent**: that add nothing, since their likelihood is no number.
-    - **outside**: that show what their law cannot have.
+    - **outside**: that show what their law cannot have, or an index that no group has.
     """
 
     silent: float = 0.0
@@ -31,11 +31,12 @@ class Amiss(NamedTuple):
         if self.outside > _SURE * self.outside_sd:
             rank = DO_NOT_USE if self.outside > _MUCH else WITH_CARE
             found.append(
-                f"{rank}: about {_percent(self.outside)} of the records show what the law of their "
-                "outcome cannot have, as 1 and 2 in place of 0 and 1, a code for a missing "
-                "answer (9, -1), or a fraction among counts: what follows may lie far off. Code "
-                "outcomes as their law has them (0 and 1, categories from 0), and mask what is "
-                "missing"
+                f"{rank}: about {_percent(self.outside)} of the records show what the model has no "
+                "place for: an outcome that its law cannot have (1 and 2 in place of 0 and 1, 9 or "
+                "-1 for no answer, a fraction among counts), or an index of no group (-1, or "
+                "beyond the last, either of which JAX takes for the last). What they tell may lie "
+                "far off. Code outcomes as their law has them (0 and 1, categories from 0), groups "
+                "from 0, and mask what is missing"
             )
         if self.silent > _SURE * self.silent_sd:
             rank = WITH_CARE if self.silent > _HALF else TO_KNOW
