@@ -55,8 +55,8 @@ class Diagnostics(NamedTuple):
       times the root of the number of coordinates the release has not arrived.
     - **silent**: share of the records that add nothing, since their likelihood is no number, as of
       a NaN; **outside**: that show what their law cannot have, as a 2 for a yes or no, where that
-      hangs on no latent, or an index of no group, as -1; above 3.5 times **silent_sd** and **outside_sd**, their noise, a verdict
-      says so.
+      hangs on no latent; **astray**: that have an index of no group, as -1. Above 3.5 times their
+      noise, **silent_sd** and of both others **outside_sd**, a verdict says so.
     - **unread**: sites that no record's term reads.
     - **verdicts**: what that means, in sentences; empty where nothing is wrong. They are of the
       release: those on chains that sampled it stand beside them in ``mcmc.verdicts``.
@@ -81,6 +81,7 @@ class Diagnostics(NamedTuple):
     silent: float = 0.0
     silent_sd: float = 0.0
     outside: float = 0.0
+    astray: float = 0.0
     outside_sd: float = 0.0
 
     def __str__(self) -> str:
@@ -105,7 +106,12 @@ class Diagnostics(NamedTuple):
             (
                 "outside",
                 f"{self.outside:.3f} ± {self.outside_sd:.3f}",
-                "of records show what has no place; about 0",
+                "of records show what their law cannot have; about 0",
+            ),
+            (
+                "astray",
+                f"{self.astray:.3f} ± {self.outside_sd:.3f}",
+                "of records have an index of no group; about 0",
             ),
             ("disagreement", f"{self.disagreement:.2f}", "of the rounds; about 1 by chance"),
             (

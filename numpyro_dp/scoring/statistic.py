@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from numpyro_dp.execution.keys import of_default_kind
 from numpyro_dp.mechanisms.centred import centre, centred_clip
-from numpyro_dp.model.guided.codes import within_groups
+from numpyro_dp.model.guided.indices import within_groups
 from numpyro_dp.model.guided.outcomes import SCORING, Outcomes, Simulated, possible_outcomes
 from numpyro_dp.model.jaxprs import Pruned
 from numpyro_dp.model.names import coordinates_of
@@ -40,8 +40,8 @@ BINS_SHARE, PARTS_SHARE = 0.4, 0.3
 # Where there are groups, of all of that bound: which of them the record is of.
 GROUPS_SHARE = 0.2
 # Numbers at its end: whether the record's likelihood is no number, all of the bound, and else
-# whether it shows what its law cannot have or no group's code, this part of it.
-AMISS, OUTSIDE_SHARE = 2, 0.5
+# whether it shows what its law cannot have, or else has an index of no group, this part of it.
+AMISS, OUTSIDE_SHARE = 3, 0.5
 # Less of a size than this is no part of it.
 _LEAST_PART = 1e-4
 _TINY = 1e-24
@@ -75,7 +75,7 @@ class RecordStatistic:
     :param dim: directions of the latents that a round asks about.
     :param alike: a number from 0 for each, the same of those whose parts of a record's size are
         told together.
-    :param codes: programs of whether the codes by which a record chooses of latents are such.
+    :param indices: programs of whether those by which a record chooses of latents are such.
 
     **Privacy.** ``joint`` and ``sizes`` have norm 1 at most, ``score`` the clip norm, for one
     record alone. The caller's sum clips again.
@@ -86,7 +86,7 @@ class RecordStatistic:
     outcomes: Outcomes = field(compare=False)
     dim: int
     alike: tuple[int, ...]
-    codes: tuple[Pruned, ...] = field(default=(), compare=False)
+    indices: tuple[Pruned, ...] = field(default=(), compare=False)
 
     @property
     def draws(self) -> bool:
@@ -201,8 +201,8 @@ class RecordStatistic:
         parts are the roots of each kind's share of the squared size, whose squares add up to 1;
         after them which kinds have one, over the root of how many do, and where there are groups
         which of these have one, likewise. Of a record that adds nothing, since its likelihood is no
-        number, that alone is told, and of one that shows what its law cannot have, or a code that
-        no group has, that beside.
+        number, that alone is told, and of one that shows what its law cannot have, or an index
+        that no group has, that beside.
         """
         own, scores, weights = self._scores(at, key, record)
         scores, law = self._expected(scores), self._expected(weights)
@@ -224,11 +224,11 @@ class RecordStatistic:
         heard = jnp.isfinite(size) & (size > least)
         told = jnp.where(heard, told, 0)
         silent = ~jnp.isfinite(own @ own + size)
-        # A code under a mask hurts nobody.
-        astray = heard & ~self._within(self.codes, at, record)
-        outside = ~silent & (astray | ~self._within(self.outcomes.limits, at, record))
-        kept = jnp.where(silent, 0, jnp.where(outside, np.sqrt(1 - OUTSIDE_SHARE), 1))
-        amiss = jnp.stack([silent, outside]) * np.sqrt([1, OUTSIDE_SHARE])
+        outside = ~silent & ~self._within(self.outcomes.limits, at, record)
+        # An index under a mask hurts nobody.
+        astray = ~silent & ~outside & heard & ~self._within(self.indices, at, record)
+        kept = jnp.where(outside | astray, np.sqrt(1 - OUTSIDE_SHARE), jnp.where(silent, 0, 1))
+        amiss = jnp.stack([silent, outside, astray]) * np.sqrt([1, OUTSIDE_SHARE, OUTSIDE_SHARE])
         return jnp.concatenate([kept * told, amiss.astype(told.dtype)])
 
     def _within(
@@ -303,8 +303,8 @@ def record_statistic(
         alike = range(sum(math.prod(each.shape) for each in latents))
     kinds = np.unique(np.asarray(alike, int), return_inverse=True)[1]
     values, structs = jax.tree.leaves(constrained), model.layout.structs(1)
-    codes = within_groups(model.term, values, structs)
-    return RecordStatistic(model, outcomes, len(kinds), tuple(map(int, kinds)), codes)
+    indices = within_groups(model.term, values, structs)
+    return RecordStatistic(model, outcomes, len(kinds), tuple(map(int, kinds)), indices)
 
 
 def unravelled(model: PrivateModel, u: Any) -> dict[str, Array]:

@@ -236,8 +236,8 @@ def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, V
 
 
 def _amiss(shares: Vector, noise_sd: float) -> Amiss:
-    silent, outside = shares / np.sqrt([1, OUTSIDE_SHARE])
-    return Amiss(float(silent), noise_sd, float(outside), noise_sd / math.sqrt(OUTSIDE_SHARE))
+    silent, *others = map(float, shares / np.sqrt([1, OUTSIDE_SHARE, OUTSIDE_SHARE]))
+    return Amiss(silent, noise_sd, *others, noise_sd / math.sqrt(OUTSIDE_SHARE))
 
 
 def _units(prior: PriorMoments) -> Matrix:

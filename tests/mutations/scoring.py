@@ -252,9 +252,9 @@ def outside_beside_a_full_size(patch):
 
     def full(self, *given):
         told = honest(self, *given)
-        outside = told[-1] > 0
-        kept = jnp.where(outside, 1 / np.sqrt(1 - statistic.OUTSIDE_SHARE), 1.0)
-        return jnp.append(kept * told[:-1], outside)
+        outside = told[-2:] > 0
+        kept = jnp.where(jnp.any(outside), 1 / np.sqrt(1 - statistic.OUTSIDE_SHARE), 1.0)
+        return jnp.append(kept * told[:-2], outside)
 
     patch.setattr(statistic.RecordStatistic, "sizes", full)
 

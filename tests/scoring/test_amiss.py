@@ -9,10 +9,10 @@ import pytest
 from numpyro import handlers
 
 import numpyro_dp as ndp
-from numpyro_dp.model.guided.codes import within_groups
+from numpyro_dp.model.guided.indices import within_groups
 from numpyro_dp.model.guided.outside import _within
 from numpyro_dp.model.private_model import private_model
-from numpyro_dp.scoring.statistic import RoundPosition, record_statistic
+from numpyro_dp.scoring.statistic import AMISS, RoundPosition, record_statistic
 from numpyro_dp.scoring.verdicts.amiss import Amiss
 from tests.models import logistic
 
@@ -45,7 +45,7 @@ def number(model, values):
     def one(*record):
         given = record if found.draws else record[:-1]
         at = jnp.zeros(3), jnp.eye(3), jnp.ones(())
-        return found.sizes(RoundPosition(*at), jax.random.key(0), list(given))[-2:]
+        return found.sizes(RoundPosition(*at), jax.random.key(0), list(given))[-AMISS:-1]
 
     return np.asarray(jax.vmap(one)(*record, rows)) > 0
 
@@ -181,7 +181,7 @@ def test_a_yes_or_no_as_one_and_two_is_not_to_be_used(answers):
     found = released(logistic, x, y + 1)
     assert found.outside == pytest.approx(y.mean(), abs=6 * found.outside_sd)
     assert found.verdicts[0].startswith("do not use: about 2")
-    assert "of the records show what the model has no place for" in found.verdicts[0]
+    assert "of the records show an outcome that its law cannot have" in found.verdicts[0]
     assert "1 and 2 in place of 0 and 1" in found.verdicts[0]
     assert not released(logistic, x, y).verdicts
 
@@ -282,10 +282,12 @@ def test_an_index_of_no_group_is_counted_but_under_a_mask(answers):
     group = np.random.default_rng(1).integers(-1, 5, RECORDS).astype(np.int32)
     other = np.zeros(RECORDS, np.int32)
     found = released(of_groups(by_code), group, other, y)
-    assert found.outside == pytest.approx(1 / 6, abs=6 * found.outside_sd)
-    assert found.verdicts[0].startswith("do not use: about 1")
+    assert found.astray == pytest.approx(1 / 6, abs=6 * found.outside_sd)
+    assert found.verdicts[0].startswith("with care: about 1")
+    assert "of the records have an index of no group: -1" in found.verdicts[0]
+    assert abs(found.outside) < 6 * found.outside_sd
     masked = released(of_groups(by_code, masked=True), group, other, y)
-    assert masked.outside < 6 * masked.outside_sd
+    assert masked.astray < 6 * masked.outside_sd
 
 
 @pytest.mark.parametrize(
@@ -298,5 +300,6 @@ def test_a_rank_goes_by_how_many_there_are(share, outside, silent):
 
 
 def test_noise_alone_says_nothing():
-    assert not Amiss(silent=0.01, silent_sd=0.003, outside=0.01, outside_sd=0.003).said
+    alone = Amiss(silent=0.01, silent_sd=0.003, outside=0.01, astray=0.01, outside_sd=0.003)
+    assert not alone.said
     assert not Amiss().said

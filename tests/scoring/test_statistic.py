@@ -122,7 +122,7 @@ def test_no_record_adds_more_than_one(model, outcomes, kind, alike):
         assert np.isfinite(marked).all()
         marked, amiss = np.split(marked, [-AMISS], axis=1)
         told = np.linalg.norm(marked, axis=1)
-        kept = np.sqrt(1 - amiss[:, 0] - amiss[:, 1] ** 2)
+        kept = np.sqrt(1 - (amiss**2).sum(1))
         # Of a record that is of no group, less.
         sizes = [0, 1] if alike == (0, 1, 2) else [0, math.sqrt(1 - GROUPS_SHARE), 1]
         assert np.isclose(told[:, None], kept[:, None] * sizes, atol=1e-5).any(axis=1).all()

@@ -16,12 +16,14 @@ class Amiss(NamedTuple):
     """Shares of the records, and the noise of each.
 
     - **silent**: that add nothing, since their likelihood is no number.
-    - **outside**: that show what their law cannot have, or an index that no group has.
+    - **outside**: that show what their law cannot have; **astray**: that have an index which no
+      group has. Both have the noise **outside_sd**.
     """
 
     silent: float = 0.0
     silent_sd: float = 0.0
     outside: float = 0.0
+    astray: float = 0.0
     outside_sd: float = 0.0
 
     @property
@@ -31,12 +33,18 @@ class Amiss(NamedTuple):
         if self.outside > _SURE * self.outside_sd:
             rank = DO_NOT_USE if self.outside > _MUCH else WITH_CARE
             found.append(
-                f"{rank}: about {_percent(self.outside)} of the records show what the model has no "
-                "place for: an outcome that its law cannot have (1 and 2 in place of 0 and 1, 9 or "
-                "-1 for no answer, a fraction among counts), or an index of no group (-1, or "
-                "beyond the last, either of which JAX takes for the last). What they tell may lie "
-                "far off. Code outcomes as their law has them (0 and 1, categories from 0), groups "
-                "from 0, and mask what is missing"
+                f"{rank}: about {_percent(self.outside)} of the records show an outcome that its "
+                "law cannot have, as 1 and 2 in place of 0 and 1, 9 or -1 for no answer, or a "
+                "fraction among counts: what they tell may lie far off. Code outcomes as their law "
+                "has them (0 and 1, categories from 0), and mask what is missing"
+            )
+        if self.astray > _SURE * self.outside_sd:
+            found.append(
+                f"{WITH_CARE}: about {_percent(self.astray)} of the records have an index of no "
+                "group: -1, as pandas has for none, or beyond the last, as of groups counted from "
+                "1. JAX takes either for the last group, and all that hangs on it is off, but "
+                "where -1 is meant for the last. Code groups from 0, and give those without one a "
+                "group of their own or mask them"
             )
         if self.silent > _SURE * self.silent_sd:
             rank = WITH_CARE if self.silent > _HALF else TO_KNOW

@@ -1,4 +1,4 @@
-"""Whether the codes by which a record chooses among latents are such: no −1, which is the last."""
+"""Whether indices by which a record chooses among latents are such: no -1, which is the last."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LONGER = {"concatenate", "pad", "scatter", "dynamic_update_slice", "jit", "pjit
 
 
 def within_groups(term: Pruned, values: list, structs: list) -> tuple[Pruned, ...]:
-    """Programs of whether each code that chooses of a latent is 0 or more, and below how many it
-    has.
+    """Programs of whether each index that chooses of a latent is 0 or more, and below how many
+    there are.
 
     JAX takes -1 for the last, and what is beyond for the last too. Of latents that were put behind
     each other nothing is said: there -1 may be meant.
@@ -32,16 +32,16 @@ def within_groups(term: Pruned, values: list, structs: list) -> tuple[Pruned, ..
     if not found:
         return ()
     chosen = with_outputs(term.jaxpr, list(found))
-    codes = prune(Program(jax_core.ClosedJaxpr(chosen, term.consts), None))
-    still = iter(codes.used)
-    codes = codes._replace(used=tuple(needed and next(still) for needed in term.used))
+    chosen_by = prune(Program(jax_core.ClosedJaxpr(chosen, term.consts), None))
+    still = iter(chosen_by.used)
+    chosen_by = chosen_by._replace(used=tuple(needed and next(still) for needed in term.used))
 
     def within(*inputs: Array) -> list[Array]:
-        pairs = zip(codes(inputs), found.values(), strict=True)
-        return [jnp.all((code >= 0) & (code < size)) for code, size in pairs]
+        pairs = zip(chosen_by(inputs), found.values(), strict=True)
+        return [jnp.all((index >= 0) & (index < size)) for index, size in pairs]
 
     each = parts_of(trace_program(within, *values, *structs))
-    # Where a latent decides there is no code.
+    # What a latent decides is no index of the record's.
     return tuple(part for part in each if not any(part.used[: len(values)]))
 
 
@@ -85,8 +85,8 @@ def _wrapped(atom: Any, made: dict) -> Iterator[tuple[Any, int]]:
         for each in equation.invars:
             yield from _wrapped(each, made)
     elif equation.primitive.name == "select_n" and len(equation.invars) == 3:
-        code, more = equation.invars[1], made.get(equation.invars[2])
-        if more is not None and more.primitive.name == "add" and more.invars[0] is code:
+        index, more = equation.invars[1], made.get(equation.invars[2])
+        if more is not None and more.primitive.name == "add" and more.invars[0] is index:
             size = more.invars[1]
             if isinstance(size, jax_core.Literal):
-                yield code, int(size.val)
+                yield index, int(size.val)
