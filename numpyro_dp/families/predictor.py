@@ -19,7 +19,7 @@ from jax.extend import core as jax_core
 from numpyro_dp.errors import UnsupportedModelError
 from numpyro_dp.families.hinge import HuberHinge
 from numpyro_dp.families.sites import record_sites
-from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program, with_outputs
+from numpyro_dp.model.jaxprs import Program, Pruned, prune, trace_program
 from numpyro_dp.model.messages import explained
 from numpyro_dp.model.names import quoted
 from numpyro_dp.model.plates import RowRun, peeled
@@ -264,7 +264,8 @@ def _predictor(site: str, family: _Family, closed: jax_core.ClosedJaxpr) -> Pred
 
 
 def _evaluate(jaxpr: Any, consts: Sequence[Any], outvars: Sequence[Any], *inputs: Any) -> list[Any]:
-    return eval_jaxpr(with_outputs(jaxpr, outvars), consts, *inputs)
+    names = jaxpr.debug_info.with_unknown_names()
+    return eval_jaxpr(jaxpr.replace(outvars=list(outvars), debug_info=names), consts, *inputs)
 
 
 def _behind(

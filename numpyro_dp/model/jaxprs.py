@@ -63,12 +63,6 @@ def prune(program: Program, wanted: Sequence[bool] | None = None) -> Pruned:
     return Pruned(jaxpr, tuple(kept), tuple(used))
 
 
-def with_outputs(jaxpr: jax_core.Jaxpr, outvars: Sequence[Any]) -> jax_core.Jaxpr:
-    """The same equations, which return others of what they make."""
-    names = jaxpr.debug_info.with_unknown_names()
-    return jaxpr.replace(outvars=list(outvars), debug_info=names)
-
-
 def constants(jaxpr: jax_core.Jaxpr, consts: Sequence[Any]) -> Iterator[np.ndarray | jax.Array]:
     """Yield every array that a jaxpr closes over, at any depth, literals included."""
     yield from (c for c in consts if hasattr(c, "shape"))

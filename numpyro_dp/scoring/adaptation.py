@@ -198,7 +198,7 @@ class AdaptationPlan:
             whitening = _diagonal(whitening)
         lost = () if at.arrived else (_LOST,)
         of_model = coordinate_names(self.model), read_coordinates(self.model)
-        notes = (*at.amiss.said, *lost, *at.untold(*of_model, rank=WITH_CARE, thus=BEGINS))
+        notes = (*at.outside.said, *lost, *at.untold(*of_model, rank=WITH_CARE, thus=BEGINS))
         return Adapted(at, whitening, rest_key, notes)
 
 

@@ -53,10 +53,9 @@ class Diagnostics(NamedTuple):
       and what chance allows, and above 2.2 beyond repair.
     - **travelled**: posterior sds between the last round and the posterior's mean; beyond three
       times the root of the number of coordinates the release has not arrived.
-    - **silent**: share of the records that add nothing, since their likelihood is no number, as of
-      a NaN; **outside**: that show what their law cannot have, as a 2 for a yes or no, where that
-      hangs on no latent; **astray**: that have an index of no group, as -1. Above 3.5 times their
-      noise, **silent_sd** and of both others **outside_sd**, a verdict says so.
+    - **outside**: share of the records that show what their law cannot have, as a 2 for a yes or
+      no, where that hangs on no latent; above 3.5 times **outside_sd**, its noise, a verdict says
+      so.
     - **unread**: sites that no record's term reads.
     - **verdicts**: what that means, in sentences; empty where nothing is wrong. They are of the
       release: those on chains that sampled it stand beside them in ``mcmc.verdicts``.
@@ -78,10 +77,7 @@ class Diagnostics(NamedTuple):
     travelled: float
     verdicts: tuple[str, ...]
     unread: tuple[str, ...] = ()
-    silent: float = 0.0
-    silent_sd: float = 0.0
     outside: float = 0.0
-    astray: float = 0.0
     outside_sd: float = 0.0
 
     def __str__(self) -> str:
@@ -99,19 +95,9 @@ class Diagnostics(NamedTuple):
                 "of records too many far out; about 0",
             ),
             (
-                "silent",
-                f"{self.silent:.3f} ± {self.silent_sd:.3f}",
-                "of records add nothing, as with a NaN",
-            ),
-            (
                 "outside",
                 f"{self.outside:.3f} ± {self.outside_sd:.3f}",
                 "of records show what their law cannot have; about 0",
-            ),
-            (
-                "astray",
-                f"{self.astray:.3f} ± {self.outside_sd:.3f}",
-                "of records have an index of no group; about 0",
             ),
             ("disagreement", f"{self.disagreement:.2f}", "of the rounds; about 1 by chance"),
             (

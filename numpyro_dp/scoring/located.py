@@ -84,7 +84,7 @@ def located(
         clear=rounds[0].at.clear,
         checked=len(rounds) < _FEW or freedom > 0,
         groups=_groups(prior, len(to.origin)),
-        amiss=rounds[0].at.amiss,
+        outside=rounds[0].at.outside,
         moved=np.abs(to.basis @ step) / np.sqrt(np.diag(u_covariance)),
     )
 

@@ -91,14 +91,13 @@ class LikelihoodRelease:
     :raises ValueError: for arguments out of range.
 
     **Privacy.** Released: a noisy histogram of the sizes of records' scores, in one sum with how
-    these divide over latents, how many records are of each group, and how many add nothing, show
-    what their law cannot have, or have an index of no group; and for each round a noisy sum over
-    all records of one vector (score, information, two squares, whether it is far out); each vector
-    of norm at most 1. Mechanism: Gaussian, every record in every round; sensitivity 1 under
-    zero-out and 2 under replace-one; event: one Gaussian for the histogram and one for each round,
-    composed, and the total variation of tables. Positions, coordinates and clip norms of a round
-    are functions of earlier releases. Under add/remove it is refused: the number of records is in
-    every formula.
+    these divide over latents, how many records are of each group, and how many show what the law
+    of their outcome cannot have; and for each round a noisy sum over all records of one vector
+    (score, information, two squares, whether it is far out); each vector of norm at most 1.
+    Mechanism: Gaussian, every record in every round; sensitivity 1 under zero-out and 2 under
+    replace-one; event: one Gaussian for the histogram and one for each round, composed, and the
+    total variation of tables. Positions, coordinates and clip norms of a round are functions of
+    earlier releases. Under add/remove it is refused: the number of records is in every formula.
     Outcomes that are drawn come from the caller's key: public randomness, on which nothing rests.
 
     **References.** *How a step is released* (docs/explanation/how-a-step-is-released.md) and *From

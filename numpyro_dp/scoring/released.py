@@ -321,7 +321,8 @@ class ReleasedLikelihood:
             disagreement=at.disagreement,
             travelled=at.travelled,
             verdicts=verdicts_of(self.private_model, at),
-            **at.amiss._asdict(),
+            outside=at.outside.share,
+            outside_sd=at.outside.noise_sd,
             unread=tuple(sorted({*self.private_model.structure.latents} - read)),
         )
 

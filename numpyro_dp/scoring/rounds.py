@@ -27,7 +27,7 @@ from numpyro_dp.scoring.information import (
     traces,
     weighted_information,
 )
-from numpyro_dp.scoring.verdicts.amiss import Amiss
+from numpyro_dp.scoring.verdicts.outside import Outside
 
 # Squared error of a score along the way to the posterior, over the way's squared length and the
 # change of information on it: 1/4 of all of it where it changes evenly. Of rare outcomes (logistic,
@@ -91,7 +91,7 @@ class RoundSettings(NamedTuple):
     - **clear**: whether the clip norm is no guess; of a first round it may be.
     - **least**: of a first round that is no guess, that of
       :func:`~numpyro_dp.scoring.information.held`; **often**: in how many records each w has a
-      part; **amiss**: records that are not as the model has them.
+      part; **outside**: how many records show what their law cannot have.
     """
 
     u: Vector
@@ -102,7 +102,7 @@ class RoundSettings(NamedTuple):
     clear: bool = True
     least: Vector | None = None
     often: Vector | None = None
-    amiss: Amiss = Amiss()
+    outside: Outside = Outside()
 
 
 class Round(NamedTuple):

@@ -20,9 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from numpyro_dp.execution.keys import of_default_kind
 from numpyro_dp.mechanisms.centred import centre, centred_clip
-from numpyro_dp.model.guided.indices import within_groups
 from numpyro_dp.model.guided.outcomes import SCORING, Outcomes, Simulated, possible_outcomes
-from numpyro_dp.model.jaxprs import Pruned
 from numpyro_dp.model.names import coordinates_of
 from numpyro_dp.model.private_model import PrivateModel
 
@@ -39,9 +37,8 @@ BINS, FIRST_BIN = 80, -40
 BINS_SHARE, PARTS_SHARE = 0.4, 0.3
 # Where there are groups, of all of that bound: which of them the record is of.
 GROUPS_SHARE = 0.2
-# Numbers at its end: whether the record's likelihood is no number, all of the bound, and else
-# whether it shows what its law cannot have, or else has an index of no group, this part of it.
-AMISS, OUTSIDE_SHARE = 3, 0.5
+# Of a record that shows what its law cannot have, of all of that bound: that it does.
+OUTSIDE_SHARE = 0.5
 # Less of a size than this is no part of it.
 _LEAST_PART = 1e-4
 _TINY = 1e-24
@@ -75,7 +72,6 @@ class RecordStatistic:
     :param dim: directions of the latents that a round asks about.
     :param alike: a number from 0 for each, the same of those whose parts of a record's size are
         told together.
-    :param indices: programs of whether those by which a record chooses of latents are such.
 
     **Privacy.** ``joint`` and ``sizes`` have norm 1 at most, ``score`` the clip norm, for one
     record alone. The caller's sum clips again.
@@ -86,7 +82,6 @@ class RecordStatistic:
     outcomes: Outcomes = field(compare=False)
     dim: int
     alike: tuple[int, ...]
-    indices: tuple[Pruned, ...] = field(default=(), compare=False)
 
     @property
     def draws(self) -> bool:
@@ -111,7 +106,7 @@ class RecordStatistic:
     @property
     def sizes_told(self) -> int:
         """Numbers that a record adds to the release of sizes."""
-        return BINS + 2 * self._kinds + len(self._groups) + AMISS
+        return BINS + 2 * self._kinds + len(self._groups) + 1
 
     @property
     def _kinds(self) -> int:
@@ -200,9 +195,8 @@ class RecordStatistic:
         Far from the posterior the own outcome says how far, and nothing of the model's scores. The
         parts are the roots of each kind's share of the squared size, whose squares add up to 1;
         after them which kinds have one, over the root of how many do, and where there are groups
-        which of these have one, likewise. Of a record that adds nothing, since its likelihood is no
-        number, that alone is told, and of one that shows what its law cannot have, or an index
-        that no group has, that beside.
+        which of these have one, likewise. Last, of a record that shows what its law cannot have,
+        that it does.
         """
         own, scores, weights = self._scores(at, key, record)
         scores, law = self._expected(scores), self._expected(weights)
@@ -223,19 +217,14 @@ class RecordStatistic:
         least = _rounding(scores) if self.draws else 0.0
         heard = jnp.isfinite(size) & (size > least)
         told = jnp.where(heard, told, 0)
-        silent = ~jnp.isfinite(own @ own + size)
-        outside = ~silent & ~self._within(self.outcomes.limits, at, record)
-        # An index under a mask hurts nobody.
-        astray = ~silent & ~outside & heard & ~self._within(self.indices, at, record)
-        kept = jnp.where(outside | astray, np.sqrt(1 - OUTSIDE_SHARE), jnp.where(silent, 0, 1))
-        amiss = jnp.stack([silent, outside, astray]) * np.sqrt([1, OUTSIDE_SHARE, OUTSIDE_SHARE])
-        return jnp.concatenate([kept * told, amiss.astype(told.dtype)])
+        # One that adds nothing, as of NaN or a weight of nought, is null here too.
+        outside = heard & jnp.isfinite(own @ own) & ~self._within_laws(at, record)
+        kept = jnp.where(outside, np.sqrt(1 - OUTSIDE_SHARE), 1)
+        return jnp.append(kept * told, outside * np.sqrt(OUTSIDE_SHARE))
 
-    def _within(
-        self, limits: Sequence[Pruned], at: RoundPosition, record: list[Array]
-    ) -> Bool[Array, ""]:
-        """Whether the record shows what these let it."""
-        found = [limit(self._inputs(at, record))[0] for limit in limits]
+    def _within_laws(self, at: RoundPosition, record: list[Array]) -> Bool[Array, ""]:
+        """Whether the record shows what the laws of its outcomes can have."""
+        found = [limit(self._inputs(at, record))[0] for limit in self.outcomes.limits]
         return jnp.all(jnp.array([True, *found]))
 
     def _expected(self, of_outcomes: Array) -> Array:
@@ -302,9 +291,7 @@ def record_statistic(
         latents = model.structure.latents.values()
         alike = range(sum(math.prod(each.shape) for each in latents))
     kinds = np.unique(np.asarray(alike, int), return_inverse=True)[1]
-    values, structs = jax.tree.leaves(constrained), model.layout.structs(1)
-    indices = within_groups(model.term, values, structs)
-    return RecordStatistic(model, outcomes, len(kinds), tuple(map(int, kinds)), indices)
+    return RecordStatistic(model, outcomes, len(kinds), tuple(map(int, kinds)))
 
 
 def unravelled(model: PrivateModel, u: Any) -> dict[str, Array]:

@@ -26,7 +26,6 @@ from numpyro_dp.scoring.rounds import (
     RoundSettings,
 )
 from numpyro_dp.scoring.statistic import (
-    AMISS,
     BINS,
     BINS_SHARE,
     FIRST_BIN,
@@ -43,7 +42,7 @@ from numpyro_dp.scoring.statistic import (
     unpacked,
 )
 from numpyro_dp.scoring.steps import next_settings
-from numpyro_dp.scoring.verdicts.amiss import Amiss
+from numpyro_dp.scoring.verdicts.outside import Outside
 
 # A bin counts for less by this many noise sds the farther it is from the prior's scale, and a peak
 # of fewer may be noise.
@@ -98,9 +97,9 @@ def rounds_in_turn(bound: BoundRelease) -> Generator[Ask, np.ndarray, list[Round
     whole = RoundSettings(prior.mean, _units(prior), prior.precision, 1.0, 1.0)
     (noise_sd,) = _noise(bound.plan.sums[0], 1)
     told, num_records = (yield Ask(0, whole, 0)), bound.forecast.num_records
-    told, counted = np.split(told, [len(told) - AMISS])
-    settings = first_settings(prior, told, noise_sd, num_records)
-    settings = settings._replace(amiss=_amiss(counted / num_records, noise_sd / num_records))
+    settings = first_settings(prior, told[:-1], noise_sd, num_records)
+    one = num_records * math.sqrt(OUTSIDE_SHARE)
+    settings = settings._replace(outside=Outside(float(told[-1]) / one, noise_sd / one))
     noise = _noise(joint, len(shares))
     signal = float(np.mean([1 / (nm * math.sqrt(s)) for nm, s in zip(noise, shares, strict=True)]))
     rounds: list[Round] = []
@@ -233,11 +232,6 @@ def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, V
             shares[rare], often[rare] = _HIDDEN * hidden * np.median(large[others]), 0.0
             seen[rare] = min(_HIDDEN * noise_left * number, 1.0)
     return shares, often, seen
-
-
-def _amiss(shares: Vector, noise_sd: float) -> Amiss:
-    silent, *others = map(float, shares / np.sqrt([1, OUTSIDE_SHARE, OUTSIDE_SHARE]))
-    return Amiss(silent, noise_sd, *others, noise_sd / math.sqrt(OUTSIDE_SHARE))
 
 
 def _units(prior: PriorMoments) -> Matrix:

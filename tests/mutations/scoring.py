@@ -232,12 +232,12 @@ def unmixed_unnamed(patch):
 
 @mutation(
     "Outcomes that their law cannot have are not told from others.",
-    "scoring/test_amiss.py::test_a_yes_or_no_as_one_and_two_is_not_to_be_used",
+    "scoring/test_outside.py::test_a_yes_or_no_as_one_and_two_is_not_to_be_used",
     "approx",
     fresh=True,
 )
 def outcomes_unjudged(patch):
-    patch.setattr(statistic.RecordStatistic, "_within", lambda *_: jnp.array(True))
+    patch.setattr(statistic.RecordStatistic, "_within_laws", lambda *_: jnp.array(True))
 
 
 @mutation(
@@ -252,16 +252,16 @@ def outside_beside_a_full_size(patch):
 
     def full(self, *given):
         told = honest(self, *given)
-        outside = told[-2:] > 0
-        kept = jnp.where(jnp.any(outside), 1 / np.sqrt(1 - statistic.OUTSIDE_SHARE), 1.0)
-        return jnp.append(kept * told[:-2], outside)
+        outside = told[-1] > 0
+        kept = jnp.where(outside, 1 / np.sqrt(1 - statistic.OUTSIDE_SHARE), 1.0)
+        return jnp.append(kept * told[:-1], outside)
 
     patch.setattr(statistic.RecordStatistic, "sizes", full)
 
 
 @mutation(
     "An outcome beyond what a latent says is taken for one that its law cannot have.",
-    "scoring/test_amiss.py::test_what_a_law_cannot_have_is_told_from_what_it_can",
+    "scoring/test_outside.py::test_what_a_law_cannot_have_is_told_from_what_it_can",
     r"== \[\]",
     case=-1,
     fresh=True,

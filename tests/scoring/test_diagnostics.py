@@ -50,7 +50,6 @@ def test_each_site_has_a_row_and_each_number_its_words():
     assert {*FINE._fields} - {
         "misfit_sd",
         "tail_sd",
-        "silent_sd",
         "outside_sd",
         "verdicts",
         "unread",

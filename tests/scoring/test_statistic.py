@@ -14,7 +14,6 @@ from scipy import stats
 
 from numpyro_dp.model.private_model import private_model
 from numpyro_dp.scoring.statistic import (
-    AMISS,
     BINS,
     BINS_SHARE,
     FIRST_BIN,
@@ -82,7 +81,7 @@ def joint(found, position, x, y, row=0):
     return found.joint(position, jax.random.key(0), given if found.draws else given[:2])
 
 
-RIGHT = {logistic: [0, 1], poisson: [0, 3, 10**8]}
+OUTSIDE = {logistic: 2, poisson: -1}
 EXTREMES = [0.0, 1e-20, 1.0, -3.0, 40.0, 1e4, -1e15]
 
 
@@ -120,18 +119,27 @@ def test_no_record_adds_more_than_one(model, outcomes, kind, alike):
         assert len(finite) >= 9
         assert finite.max() <= 1 + 1e-5
         assert np.isfinite(marked).all()
-        marked, amiss = np.split(marked, [-AMISS], axis=1)
+        marked, outside = marked[:, :-1], marked[:, -1]
         told = np.linalg.norm(marked, axis=1)
-        kept = np.sqrt(1 - (amiss**2).sum(1))
         # Of a record that is of no group, less.
         sizes = [0, 1] if alike == (0, 1, 2) else [0, math.sqrt(1 - GROUPS_SHARE), 1]
-        assert np.isclose(told[:, None], kept[:, None] * sizes, atol=1e-5).any(axis=1).all()
+        expected = np.sqrt(1 - outside**2)[:, None] * sizes
+        assert np.isclose(told[:, None], expected, atol=1e-5).any(axis=1).all()
         assert (np.count_nonzero(marked[:, :BINS], axis=1) == (told > 0)).all()
-        wrong = (amiss[:, 0] == 0) & ~np.isin(y, RIGHT.get(model, y))
-        np.testing.assert_allclose(amiss[:, 1], wrong * math.sqrt(OUTSIDE_SHARE), rtol=1e-6)
-        # Squares of what is larger may be no number where a round's are.
-        usual = np.abs(x).max(1) * whitening <= 40
-        assert (amiss[:, 0] == ~np.isfinite(norms))[usual].all()
+        # What adds nothing to rounds, as of NaN, is null here too, or as any other is.
+        wrong = (y == OUTSIDE.get(model, np.nan)) & (told > 0)
+        np.testing.assert_allclose(outside[~wrong], 0)
+        assert set(outside[wrong & np.isfinite(norms)]) <= {np.float32(math.sqrt(OUTSIDE_SHARE))}
+
+
+@pytest.mark.parametrize(("model", "kind"), [(logistic, np.int32), (poisson, np.int32)])
+def test_a_record_of_nan_is_null(model, kind):
+    """It stands for nobody where records are told apart: a count of such would tell more than one
+    record's worth, since others say what they are in its place."""
+    found = statistic(model, kind)
+    given = record(np.full(DIM, np.nan), -1)[: 2 + found.draws]
+    assert not np.any(np.asarray(found.sizes(at(1.0), jax.random.key(0), given)))
+    assert not np.isfinite(np.asarray(found.joint(at(1.0), jax.random.key(0), given))[:DIM]).any()
 
 
 @pytest.mark.parametrize("whitening", [0.1, 1.0, 30.0])
@@ -231,7 +239,7 @@ def test_sizes_are_powers_of_two():
     told = jax.jit(lambda y: found.sizes(at(8.0), jax.random.key(0), record(x, y)[:2]))(1)
     chance = 1 / (1 + np.exp(-x @ np.asarray(at().u)))
     size = 8 * np.linalg.norm(x) * np.sqrt(chance * (1 - chance))
-    marked, parts, met = np.split(np.asarray(told)[:-AMISS], [BINS, BINS + DIM])
+    marked, parts, met = np.split(np.asarray(told)[:-1], [BINS, BINS + DIM])
     assert int(np.argmax(marked)) == int(np.floor(np.log2(size))) - FIRST_BIN
     assert marked.sum() == pytest.approx(math.sqrt(BINS_SHARE))
     expected = np.abs(x) / np.linalg.norm(x) * math.sqrt(PARTS_SHARE)
@@ -247,7 +255,7 @@ def test_parts_of_a_size_are_told_together_of_those_alike():
         released = found.sizes(at(8.0), jax.random.key(0), record(x, 1)[:2])
         assert len(released) == found.sizes_told
         # Of how large they are, and of which of those alike the record is.
-        of_kinds, of_each = np.split(np.asarray(released)[BINS:-AMISS], [4])
+        of_kinds, of_each = np.split(np.asarray(released)[BINS:-1], [4])
         of_kinds = of_kinds / math.sqrt(PARTS_SHARE * (1 - GROUPS_SHARE))
         return of_kinds, of_each / math.sqrt(GROUPS_SHARE)
 

@@ -46,10 +46,13 @@ def _within(site: Mapping[str, Any]) -> Array:
         return jnp.array(True)
     value = jnp.asarray(site["value"])
     try:
-        inside = limits(value)
-        if not limits.is_discrete:
+        if limits.is_discrete:
+            # A fraction between two that it can have may be meant, as a share for a yes or no.
+            inside = limits(jnp.floor(value)) & limits(jnp.ceil(value))
+        else:
             # At an end that is not its own a density may be as good as beside it: a time of 0.
-            inside = inside | limits(value + _BESIDE) | limits(value - _BESIDE)
+            beside = _BESIDE * (1 + jnp.abs(value))
+            inside = limits(value) | limits(value + beside) | limits(value - beside)
     except (NotImplementedError, ValueError):
         # NumPyro's word for a support that nobody can check.
         return jnp.array(True)

@@ -12,7 +12,6 @@ from scipy.stats import chi2
 from numpyro_dp.families.one_gaussian import APART
 from numpyro_dp.scoring.information import Matrix, Vector
 from numpyro_dp.scoring.statistic import FAR
-from numpyro_dp.scoring.verdicts.amiss import Amiss
 from numpyro_dp.scoring.verdicts.kinds import (
     DO_NOT_USE,
     WIDE,
@@ -22,6 +21,7 @@ from numpyro_dp.scoring.verdicts.kinds import (
     listed,
     worst_first,
 )
+from numpyro_dp.scoring.verdicts.outside import Outside
 from numpyro_dp.scoring.verdicts.told import Told
 
 # Where rounds disagree more than this, the last step was longer, or records stray farther, the
@@ -125,7 +125,7 @@ class Located(NamedTuple):
     - **checked**: whether more than one round was near enough to tell of the posterior.
     - **groups**: which are groups' effects, whitened as each other, shape (dim,).
     - **moved**: by the last step, each coordinate in its own posterior sds, shape (dim,).
-    - **amiss**: records that are not as the model has them.
+    - **outside**: how many records show what their law cannot have.
     """
 
     design: Matrix
@@ -151,7 +151,7 @@ class Located(NamedTuple):
     checked: bool = True
     groups: Vector | bool = False
     moved: Vector | None = None
-    amiss: Amiss = Amiss()
+    outside: Outside = Outside()
 
     @property
     def _usual(self) -> float:
@@ -292,7 +292,7 @@ class Located(NamedTuple):
             ),
         ]
         # The cause before what it leads to.
-        found = [*self.amiss.said, *(text for holds, text in said if holds)]
+        found = [*self.outside.said, *(text for holds, text in said if holds)]
         found += self._contradicted(names)
         return worst_first([*found, *told.far_out(), *told.untold(), *told.drowned()])
 

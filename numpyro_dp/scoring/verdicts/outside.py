@@ -1,0 +1,36 @@
+"""Records that show what their law cannot have: how many there are, and what is said of that."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numpyro_dp.scoring.verdicts.kinds import DO_NOT_USE, WITH_CARE
+
+# A count above so many sds of its noise: one release in four thousand says so where there is none.
+_SURE = 3.5
+# So large a share of the records decides where the posterior lies.
+_MUCH = 0.05
+
+
+class Outside(NamedTuple):
+    """**share** of the records whose outcome their law cannot have, and its **noise_sd**."""
+
+    share: float = 0.0
+    noise_sd: float = 0.0
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What that says of a release, in a sentence; empty where noise may be all of it."""
+        if self.share <= _SURE * self.noise_sd:
+            return ()
+        rank = DO_NOT_USE if self.share > _MUCH else WITH_CARE
+        return (
+            f"{rank}: about {_percent(self.share)} of the records show an outcome that its law "
+            "cannot have, as 1 and 2 in place of 0 and 1, or 9 or -1 for no answer: what they tell "
+            "may lie far off. Code outcomes as their law has them (0 and 1, categories from 0), "
+            "and mask what is missing",
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share < 0.01 else f"{min(share, 1.0):.0%}"
