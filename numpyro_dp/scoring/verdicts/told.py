@@ -307,8 +307,8 @@ class Told(NamedTuple):
             found.append(
                 f"{WIDE}: little was {TOLD_OF} most of {listed(unlike)}, beside columns of far "
                 f"larger values ({listed(self._loud(unlike))}, it seems): any interval of "
-                f"{listed(unlike)}, those of the large columns too, may be up to about four times "
-                "as wide as NUTS's. Take a typical value off each large column and divide it by "
+                f"{listed(unlike)}, those of the large columns too, may be several times as wide "
+                "as NUTS's. Take a typical value off each large column and divide it by "
                 "about as much as it varies, both public numbers, or give more privacy budget or "
                 "records"
             )
