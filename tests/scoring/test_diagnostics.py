@@ -47,16 +47,8 @@ def test_each_site_has_a_row_and_each_number_its_words():
     assert lines[-2].split() == ["b", "0.98"]
     assert lines[-1].split() == ["w", "0.50", "to", "0.98", "in", "2", "coordinates"]
     named = [line.split()[0] for line in lines[1:]]
-    assert {*FINE._fields} - {
-        "misfit_sd",
-        "tail_sd",
-        "outside_sd",
-        "verdicts",
-        "unread",
-    } < {
-        *named,
-        "resolved",
-    }
+    unnamed = {"misfit_sd", "tail_sd", "outside_sd", "verdicts", "unread"}
+    assert {*FINE._fields} - unnamed < {*named, "resolved"}
     # Three times the root of three coordinates.
     assert "1.02 ± 0.09" in lines[1]
     assert "0.003 ± 0.006" in lines[2]
