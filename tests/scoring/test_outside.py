@@ -116,6 +116,7 @@ NAN = np.nan
         (inflated, [0, 7, -1], [2]),
         # A time of 0 is as good as one beside it.
         (exponential, [0.0, 2.0, -1.0, NAN], [2]),
+        (exponential, [0, 2, -1], [2]),
         (log_normal, [0.0, 2.0, NAN], []),
         (pareto, [1_000.0, 2_000.0, 900.0], [2]),
         (truncated, [0.0, 2.0, -1.0, NAN], [2]),
@@ -145,6 +146,7 @@ def test_what_a_law_draws_it_can_have():
         dist.HalfCauchy(1.0),
         dist.Pareto(1.0, 2.0),
         dist.Poisson(1e6),
+        dist.Binomial(20_000_001, 1.0),
         dist.TruncatedCauchy(0.0, 1.0, low=0.0, high=3.0),
         dist.Uniform(0.0, 2.0),
         dist.Weibull(1.0, 0.2),

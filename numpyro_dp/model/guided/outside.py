@@ -46,7 +46,9 @@ def _within(site: Mapping[str, Any]) -> Array:
         return jnp.array(True)
     value = jnp.asarray(site["value"])
     try:
-        if limits.is_discrete:
+        if limits.is_discrete and not jnp.issubdtype(value.dtype, jnp.inexact):
+            inside = limits(value)
+        elif limits.is_discrete:
             # A fraction between two that it can have may be meant, as a share for a yes or no.
             inside = limits(jnp.floor(value)) & limits(jnp.ceil(value))
         else:
