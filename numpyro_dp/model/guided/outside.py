@@ -14,6 +14,7 @@ from numpyro_dp.model.guided.chosen_outcomes import parts_of
 from numpyro_dp.model.jaxprs import Pruned, trace_program
 from numpyro_dp.model.plates import peeled
 
+# Of a value and one: more than float32 rounds off.
 _BESIDE = 1e-6
 
 
