@@ -198,7 +198,7 @@ class RecordStatistic:
         which of these have one, likewise. Last, of a record that shows what its law cannot have,
         that it does.
         """
-        own, scores, weights = self._scores(at, key, record)
+        _, scores, weights = self._scores(at, key, record)
         scores, law = self._expected(scores), self._expected(weights)
         law = law / jnp.sum(law)
         apart = scores - law @ scores
@@ -217,15 +217,22 @@ class RecordStatistic:
         least = _rounding(scores) if self.draws else 0.0
         heard = jnp.isfinite(size) & (size > least)
         told = jnp.where(heard, told, 0)
-        # One that adds nothing, as of NaN or a weight of nought, is null here too.
-        outside = heard & jnp.isfinite(own @ own) & ~self._within_laws(at, record)
+        # One that adds nothing for NaN or a weight of nought is null here too.
+        outside = heard & ~self._within_laws(at, record)
         kept = jnp.where(outside, np.sqrt(1 - OUTSIDE_SHARE), 1)
         return jnp.append(kept * told, outside * np.sqrt(OUTSIDE_SHARE))
 
     def _within_laws(self, at: RoundPosition, record: list[Array]) -> Bool[Array, ""]:
-        """Whether the record shows what the laws of its outcomes can have."""
+        """Whether the record shows what the laws of its outcomes can have, or is not finite."""
         found = [limit(self._inputs(at, record))[0] for limit in self.outcomes.limits]
-        return jnp.all(jnp.array([True, *found]))
+        if not found:
+            return jnp.array(True)
+        rows = record[:-1] if self.draws else record
+        beside, exactly = jnp.all(jnp.stack(found), axis=0)
+        # A law that takes what is a little beside its limits all the same is not told of.
+        taken = self.private_model.record_log_likelihood(self.at(at.u), rows) > -jnp.inf
+        whole = jnp.all(jnp.array([jnp.all(jnp.isfinite(each)) for each in rows]))
+        return ~whole | (beside & (exactly | taken))
 
     def _expected(self, of_outcomes: Array) -> Array:
         """The part of what the model alone says: drawn outcomes come after the own."""

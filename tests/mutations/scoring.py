@@ -260,6 +260,18 @@ def outside_beside_a_full_size(patch):
 
 
 @mutation(
+    "A time of 0 counts for one that its law can have.",
+    "scoring/test_outside.py::test_what_a_law_cannot_have_is_told_from_what_it_can",
+    r"== \[0, 2\]",
+    case=8,
+    fresh=True,
+)
+def ends_taken_for_inside(patch):
+    honest = outside._within
+    patch.setattr(outside, "_within", lambda site: jnp.full(2, honest(site)[0]))
+
+
+@mutation(
     "An outcome beyond what a latent says is taken for one that its law cannot have.",
     "scoring/test_outside.py::test_what_a_law_cannot_have_is_told_from_what_it_can",
     r"== \[\]",

@@ -41,7 +41,8 @@ def told(model, values, total=5):
     """Whether each outcome is said to be outside of its law."""
     values = np.asarray(values)
     x, total = np.full((40, 2), 0.3, np.float32), np.resize(total, 40).astype(np.int32)
-    y = np.resize(values, 40).astype(np.float32 if values.dtype.kind == "f" else values.dtype)
+    y = np.resize(values, (40, *values.shape[1:]))
+    y = y.astype(np.float32 if values.dtype.kind == "f" else values.dtype)
     found = record_statistic(private_model(model, (x, total, y), {}))
     record = [jnp.asarray(each[: len(values)])[:, None] for each in (x, total, y)]
     rows = jnp.arange(len(values), dtype=jnp.int32)[:, None]
@@ -94,6 +95,25 @@ def pareto(eta, s, total):
     return dist.Pareto(1_000.0, jnp.exp(eta))
 
 
+def shares(eta, s, total):
+    return dist.Dirichlet(jnp.exp(jnp.stack([eta, 0 * eta, 0 * eta], -1)))
+
+
+def pairs(eta, s, total):
+    return dist.Exponential(jnp.exp(jnp.stack([eta, -eta], -1))).to_event(1)
+
+
+class Unasked(dist.Exponential):
+    """Its density is a formula that does not look at the support."""
+
+    def log_prob(self, value):
+        return jnp.log(self.rate) - self.rate * value
+
+
+def unasked(eta, s, total):
+    return Unasked(jnp.exp(eta))
+
+
 def moving(eta, s, total):
     """Its end hangs on a latent: nobody knows yet what lies beyond."""
     return dist.TruncatedNormal(eta, s, low=-3.0 - s)
@@ -107,21 +127,26 @@ NAN = np.nan
     [
         (bernoulli, [0, 1, 2, -1, 9], [2, 3, 4]),
         (bernoulli, [False, True], []),
-        # A share may be meant, and what is missing adds nothing here either.
-        (bernoulli, [0.0, 1.0, 0.5, 1.5, NAN], [3]),
+        # NumPyro gives a fraction no probability; what is missing adds nothing here either.
+        (bernoulli, [0.0, 1.0, 0.5, 1.5, NAN], [2, 3]),
         (poisson, [0, 7, -1], [2]),
-        (poisson, [0.0, 7.0, 2.5, -1.0, NAN], [3]),
+        (poisson, [0.0, 7.0, 2.5, -1.0, NAN], [2, 3]),
         (binomial, [0, 5, 6, -1], [2, 3]),
         (ordered, [0, 3, 4, -1], [2, 3]),
         (inflated, [0, 7, -1], [2]),
-        # A time of 0 is as good as one beside it.
-        (exponential, [0.0, 2.0, -1.0, NAN], [2]),
-        (exponential, [0, 2, -1], [2]),
-        (log_normal, [0.0, 2.0, NAN], []),
-        (pareto, [1_000.0, 2_000.0, 900.0], [2]),
+        # Nor a time of 0, an angle a turn on, and shares that do not add up.
+        (exponential, [0.0, 2.0, -1.0, NAN], [0, 2]),
+        (exponential, [0, 2, -1], [0, 2]),
+        (log_normal, [0.0, 2.0, -1.0, NAN], [0, 2]),
+        (pareto, [1_000.5, 2_000.0, 900.0], [2]),
         (truncated, [0.0, 2.0, -1.0, NAN], [2]),
-        # What is a turn on, or beyond an end that is not known, is not judged.
-        (angles, [0.1, 3.0, 6.0], []),
+        (angles, [0.1, 3.0, 6.0], [2]),
+        (shares, [[0.2, 0.3, 0.5], [0.2, 0.3, 0.499], [0.2, 0.3, NAN]], [1]),
+        # Numbers of one record that are independent: one of them is enough.
+        (pairs, [[1.0, 2.0], [0.0, 2.0], [2.0, -1.0], [NAN, 1.0]], [1, 2]),
+        # A law of one's own that takes them all the same tells of them.
+        (unasked, [0.0, 2.0, -1.0, NAN], [2]),
+        # What is beyond an end that is not known is not judged.
         (moving, [-2.0, -8.0], []),
     ],
 )
@@ -130,7 +155,10 @@ def test_what_a_law_cannot_have_is_told_from_what_it_can(law, values, outside):
 
 
 def test_what_a_law_draws_it_can_have():
-    """Of every kind of support that NumPyro has; rounding at an end is no wrong outcome."""
+    """Of every kind of support that NumPyro has; rounding at an end is no wrong outcome.
+
+    What NumPyro itself takes for one, as a draw that is rounded to an end, tells nothing there.
+    """
     laws = [
         dist.MixtureSameFamily(
             dist.Categorical(jnp.ones(2) / 2), dist.Normal(jnp.array([0.0, 3.0]), 1.0)
@@ -160,7 +188,10 @@ def test_what_a_law_draws_it_can_have():
     for law in laws:
         drawn = law.sample(jax.random.key(0), (5_000,))
         for value in (drawn, drawn.astype(jnp.float32)):
-            assert _within({"fn": law, "value": value}), law
+            beside, exactly = _within({"fn": law, "value": value})
+            refused = jnp.isneginf(jax.jit(law.log_prob)(value)).any()
+            assert beside, law
+            assert exactly or refused, law
 
 
 @pytest.mark.parametrize("leave_out", [handlers.mask, handlers.scale])

@@ -23,8 +23,9 @@ def within_laws(
 ) -> tuple[Pruned, ...]:
     """Programs of whether it does, one of each site whose law says what it can have.
 
-    Those that hang on a latent are left out: where it is not known yet nothing is outside. So are
-    laws of several numbers, such as shares, which add up to 1 but for rounding.
+    Each returns two truths: whether it shows that or what is a little beside it, and whether it
+    shows exactly that, outside of which NumPyro's own laws have no density. Those that hang on a
+    latent are left out: where it is not known yet nothing is outside.
 
     :param sites_of: the observed sites of one record at values and arrays.
     :param values: parameters and latents, or their shapes; **structs**: the record's arrays.
@@ -41,22 +42,26 @@ def within_laws(
 def _within(site: Mapping[str, Any]) -> Array:
     fn, kept, _ = peeled(site["fn"])
     limits = getattr(fn, "support", None)
-    # A density of angles is the same a turn on.
-    judged = isinstance(limits, constraints.Constraint) and limits is not constraints.circular
-    if not judged or fn.event_shape:
-        return jnp.array(True)
+    if not isinstance(limits, constraints.Constraint):
+        return jnp.array([True, True])
     value = jnp.asarray(site["value"])
     try:
-        if limits.is_discrete and not jnp.issubdtype(value.dtype, jnp.inexact):
-            inside = limits(value)
-        elif limits.is_discrete:
-            # A fraction between two that it can have may be meant, as a share for a yes or no.
-            inside = limits(jnp.floor(value)) & limits(jnp.ceil(value))
-        else:
-            # At an end that is not its own a density may be as good as beside it: a time of 0.
-            beside = _BESIDE * (1 + jnp.abs(value))
-            inside = limits(value) | limits(value + beside) | limits(value - beside)
+        exactly = limits(value)
+        beside = exactly | _beside(limits, value, event=bool(fn.event_shape))
     except (NotImplementedError, ValueError):
         # NumPyro's word for a support that nobody can check.
-        return jnp.array(True)
-    return jnp.all(jnp.logical_or(jnp.logical_not(kept), inside))
+        return jnp.array([True, True])
+    left = jnp.logical_not(kept)
+    return jnp.stack([jnp.all(left | beside), jnp.all(left | exactly)])
+
+
+def _beside(limits: constraints.Constraint, value: Array, *, event: bool) -> Array | bool:
+    """Whether a formula takes it as well as what it can have: a fraction, a time of 0, an angle."""
+    # Of several numbers, such as shares, rounding moves the sum.
+    if event or limits is constraints.circular:
+        return True
+    if limits.is_discrete:
+        fraction = jnp.issubdtype(value.dtype, jnp.inexact)
+        return fraction and jnp.logical_and(limits(jnp.floor(value)), limits(jnp.ceil(value)))
+    beside = _BESIDE * (1 + jnp.abs(value))
+    return jnp.logical_or(limits(value + beside), limits(value - beside))
