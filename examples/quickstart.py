@@ -30,6 +30,7 @@ CODEBOOK = {
     "religious": ("religious", 1, 4),
     "education": ("educ", 9, 20),
 }
+LABELS = {"w": ["intercept", *CODEBOOK]}
 
 
 def load() -> tuple[np.ndarray, np.ndarray]:
@@ -65,9 +66,7 @@ def teaching_picture(private: dict[str, ndp.MCMC], x, affair, path: str) -> None
         numpyro.infer.NUTS(model), num_warmup=300, num_samples=500, progress_bar=False
     )
     nuts.run(jax.random.key(1), x, affair)
-    ax = ndp.plot_forest(
-        {**private, "NUTS, not private": nuts}, labels={"w": ["intercept", *CODEBOOK]}
-    )
+    ax = ndp.plot_forest({**private, "NUTS, not private": nuts}, labels=LABELS)
     ax.axvline(0, color="0.7", zorder=0)
     ax.set_title(
         "Log-odds of an affair\n"
@@ -89,7 +88,7 @@ def main() -> None:
     # runs together take less than 0.5 + 1.
     accountant = ndp.Accountant(ndp.Budget(epsilon=1.2, delta=1e-5), path=options.ledger)
     mcmc = private_run(ndp.Budget(1.0, 1e-5), accountant, x, affair)
-    mcmc.print_summary()
+    mcmc.print_summary(labels=LABELS)
     print(f"\n{mcmc.privacy}\n")
 
     half = private_run(ndp.Budget(0.5, 1e-5), accountant, x, affair)

@@ -12,6 +12,7 @@ import numpy as np
 
 from numpyro_dp import _validate
 from numpyro_dp.diagnostics.plots import axes_or_new
+from numpyro_dp.model.names import labelled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -205,14 +206,10 @@ def _rows(site: str, found: Mapping[str, _Draws], labels: Sequence[Any] | None) 
     if not shape:
         return [site]
     known = next((d.labels[site] for d in found.values() if site in d.labels), None)
-    parts = [str(label) for label in labels] if labels is not None else known
+    parts = labels if labels is not None else known
     if parts is None:
         parts = [", ".join(map(str, index)) for index in np.ndindex(*shape)]
-    if len(parts) != np.prod(shape):
-        raise ValueError(
-            f"labels[{site!r}] names {len(parts)} coordinates, the site has {np.prod(shape)}"
-        )
-    return [f"{site}[{part}]" for part in parts]
+    return labelled(site, shape, parts)
 
 
 def _flat(values: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any, NamedTuple, TextIO
@@ -18,11 +18,12 @@ from numpyro_dp.accounting.report import short
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.execution.account import Account
 from numpyro_dp.mcmc.kernel import BoundKernel
+from numpyro_dp.mcmc.labels import in_table, in_text, renamed
 from numpyro_dp.mcmc.nuts import Release
 from numpyro_dp.mcmc.sgmcmc.integrator import Note, in_one_line
 from numpyro_dp.mcmc.sgmcmc.relaxation import drawn_notes
 from numpyro_dp.scoring.diagnostics import nothing_against
-from numpyro_dp.scoring.verdicts.kinds import RANKS, worst_first
+from numpyro_dp.scoring.verdicts.kinds import RANKS, Verdict, worst_first
 
 GIVEN_START = "the initial positions given as init_params"
 GIVEN_STATE = (
@@ -88,10 +89,10 @@ class Described(NamedTuple):
         return self._replace(drawn=chain_notes(states))
 
     @property
-    def verdicts(self) -> tuple[str, ...]:
+    def verdicts(self) -> tuple[Verdict, ...]:
         """What there is to act on, of draws and release, the most harmful first."""
         found = self._ordered("notes", "text")
-        return worst_first(found) if self.judged else found
+        return worst_first(found) if self.judged else tuple(map(Verdict, found))
 
     @property
     def told(self) -> RunFacts:
@@ -110,13 +111,16 @@ class Described(NamedTuple):
         """Whether a verdict says how many draws diverged."""
         return any(_DIVERGED in note.text for note in self.drawn)
 
-    def show(self, where: TextIO, *, also_nothing: bool = True) -> Described:
+    def show(
+        self, where: TextIO, *, also_nothing: bool = True, named: Mapping[str, str] | None = None
+    ) -> Described:
         """Print the notes, the most harmful first, and in short where they have been printed.
 
         :param also_nothing: print a line too where all was judged and no note speaks against it.
+        :param named: by the name of a coordinate what its user calls it.
         :returns: this, shown.
         """
-        notes = self.told.notes
+        notes = tuple(in_text(note, named or {}) for note in self.told.notes)
         if notes:
             lines = _BRIEF * len(notes) + 1 if self.shown else _LINES
             said = short.notes_alone(notes, lines, _REPORT)
@@ -164,13 +168,14 @@ class Reported(numpyro.infer.MCMC):
         )
 
     @property
-    def verdicts(self) -> tuple[str, ...]:
+    def verdicts(self) -> tuple[Verdict, ...]:
         """All that speaks against the draws of the last run, the most harmful first.
 
         Those on the chains (not mixed, diverged), which a release knows nothing of, and those on
-        what was released, which alone stand in ``released.diagnostics.verdicts``. Each is a
-        sentence or more, of which the last says what to do; of :class:`~numpyro_dp.DPNUTS` each
-        begins with its rank. Empty where nothing speaks against them.
+        what was released, which alone stand in ``released.diagnostics.verdicts``. Each is text,
+        of which the last sentence says what to do; of :class:`~numpyro_dp.DPNUTS` each begins with
+        its rank, which is its ``.rank`` too (``"do not use"``, ``"with care"``, ``"wide"`` or
+        ``"to know"``), for a script to act on. Empty where nothing speaks against them.
 
         **Privacy.** A function of released values.
 
@@ -184,18 +189,30 @@ class Reported(numpyro.infer.MCMC):
             raise RuntimeError(self._account.unfinished(self._account.charges))
         return self._described
 
-    def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
+    def print_summary(
+        self,
+        prob: float = 0.9,
+        exclude_deterministic: bool = True,
+        labels: Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
         """NumPyro's table of the draws, then the privacy line of this object's runs.
 
         Before the table stand the report's notes, the most harmful first; in short, each with what
         to do, where the end of the run has shown them.
+
+        :param prob: probability of the intervals.
+        :param exclude_deterministic: leave deterministic sites out.
+        :param labels: names of a site's coordinates, row by row, for notes and table, as in
+            :func:`~numpyro_dp.plot_forest`; public, such as the columns of a table.
+        :raises ValueError: for labels of a site that there is not, or of another number.
         """
+        named = renamed(self._states["z"], labels) if labels and self._states else {}
         if self._described is not None:
-            self._described = self._described.show(sys.stdout)
+            self._described = self._described.show(sys.stdout, named=named)
         table = io.StringIO()
         with redirect_stdout(table):
             super().print_summary(prob=prob, exclude_deterministic=exclude_deterministic)
-        for line in table.getvalue().splitlines():
+        for line in in_table(table.getvalue().splitlines(), named):
             # Once is enough.
             if not (line.startswith(_COUNTED) and self._known.diverged):
                 print(line)

@@ -1,6 +1,7 @@
 """What the arguments of a model are called in messages."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,18 @@ def coordinates_of(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         for site, shape in shapes.items()
         for at in np.ndindex(*shape)
     ]
+
+
+def labelled(site: str, shape: tuple[int, ...], labels: Sequence[Any]) -> list[str]:
+    """What somebody calls the numbers of a site, row by row, such as ``w[age]``.
+
+    :raises ValueError: for labels of another number.
+    """
+    if len(labels) != math.prod(shape):
+        raise ValueError(
+            f"labels[{site!r}] names {len(labels)} coordinates, the site has {math.prod(shape)}"
+        )
+    return [f"{site}[{label}]" if shape else site for label in labels]
 
 
 def path_name(path: tuple[Any, ...], names: list[str]) -> str:

@@ -160,14 +160,26 @@ def _follows(one: str, other: str) -> bool:
     return int(second["at"]) == int(first["at"]) + 1
 
 
+class Verdict(str):
+    """A sentence or more against a result, of which the last says what to do."""
+
+    __slots__ = ()
+
+    @property
+    def rank(self) -> str:
+        """``do not use``, ``with care``, ``wide`` or ``to know``; empty where it has none."""
+        found = self.partition(":")[0]
+        return found if found in RANKS else ""
+
+
 def speaks_against(verdict: str) -> bool:
     """Whether it does, and is not only good to know."""
     return not verdict.startswith(TO_KNOW)
 
 
-def worst_first(verdicts: Iterable[str]) -> tuple[str, ...]:
+def worst_first(verdicts: Iterable[str]) -> tuple[Verdict, ...]:
     """Verdicts by rank; those of one rank as they were."""
-    return tuple(sorted(verdicts, key=lambda each: RANKS.index(each.partition(":")[0])))
+    return tuple(sorted(map(Verdict, verdicts), key=lambda each: RANKS.index(each.rank)))
 
 
 def beginning(verdict: str) -> str:

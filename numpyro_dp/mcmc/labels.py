@@ -1,0 +1,56 @@
+"""What a user calls coordinates, such as ``w[age]``, in notes and in NumPyro's table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from numpyro_dp.accounting.spending import printable
+from numpyro_dp.model.names import coordinates_of, labelled
+
+# NumPyro's row is a name and seven numbers, of ten characters each.
+_NUMBERS = 7 * 10
+
+
+def renamed(draws: Any, labels: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """By the name of a coordinate what its user calls it.
+
+    :param draws: by site, leading axes chain and draw.
+    :raises ValueError: for labels of a site that there is not, or of another number.
+    """
+    sites = draws if isinstance(draws, Mapping) else {}
+    found: dict[str, str] = {}
+    for site, given in labels.items():
+        if site not in sites:
+            there = ", ".join(map(repr, sites))
+            raise ValueError(f"labels names {site!r}, which has no draws; sites: {there}")
+        shape = np.shape(sites[site])[2:]
+        words = [printable(" ".join(str(label).split())) for label in given]
+        found |= zip(coordinates_of({site: shape}), labelled(site, shape, words), strict=True)
+    return found
+
+
+def in_text(text: str, named: Mapping[str, str]) -> str:
+    """A note with these names; another site's, which ends alike, keeps its own."""
+    if not named:
+        return text
+    known = "|".join(map(re.escape, named))
+    return re.sub(rf"(?<![\w.])(?:{known})", lambda found: named[found[0]], text)
+
+
+def in_table(lines: Sequence[str], named: Mapping[str, str]) -> list[str]:
+    """Lines of NumPyro's table with these names, its first column as wide as they are."""
+    header = next((line for line in lines if line.split()[:1] == ["mean"]), "")
+    if not named or not header:
+        return list(lines)
+    width = len(header) - _NUMBERS
+    names = [line[:width].strip() for line in lines]
+    shown = [named.get(name, name) for name in names]
+    wide = max(width, *(len(name) for name in named.values()))
+    return [
+        f"{name:>{wide}}{line[width:]}" if len(line) >= len(header) else line
+        for name, line in zip(shown, lines, strict=True)
+    ]
