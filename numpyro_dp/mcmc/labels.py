@@ -16,29 +16,36 @@ _NUMBERS = 7 * 10
 
 
 def renamed(draws: Any, labels: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """By the name of a coordinate what its user calls it.
+    """By the name of a coordinate what its user calls it; of other sites its own.
 
     :param draws: by site, leading axes chain and draw.
     :raises ValueError: for labels of a site that there is not, or of another number.
     """
-    sites = draws if isinstance(draws, Mapping) else {}
-    found: dict[str, str] = {}
+    shapes = {site: np.shape(rows)[2:] for site, rows in draws.items()} if _named(draws) else {}
+    if not _named(labels):
+        raise ValueError('labels must give names by site, as in {"w": ["age", "income"]}')
+    found = {name: name for name in coordinates_of(shapes)}
     for site, given in labels.items():
-        if site not in sites:
-            there = ", ".join(map(repr, sites))
+        if site not in shapes:
+            there = ", ".join(map(repr, shapes))
             raise ValueError(f"labels names {site!r}, which has no draws; sites: {there}")
-        shape = np.shape(sites[site])[2:]
-        words = [printable(" ".join(str(label).split())) for label in given]
-        found |= zip(coordinates_of({site: shape}), labelled(site, shape, words), strict=True)
+        names, shape = labelled(site, shapes[site], given), shapes[site]
+        words = [printable(" ".join(name.split())) for name in names]
+        found |= zip(coordinates_of({site: shape}), words, strict=True)
     return found
 
 
+def _named(given: Any) -> bool:
+    return isinstance(given, Mapping)
+
+
 def in_text(text: str, named: Mapping[str, str]) -> str:
-    """A note with these names; another site's, which ends alike, keeps its own."""
+    """A note with these names, in which no blank ends a sentence."""
     if not named:
         return text
-    known = "|".join(map(re.escape, named))
-    return re.sub(rf"(?<![\w.])(?:{known})", lambda found: named[found[0]], text)
+    # Longest first: `w[0]` is the end of `scope/w[0]`, too.
+    known = "|".join(map(re.escape, sorted(named, key=len, reverse=True)))
+    return re.sub(rf"(?<!\w)(?:{known})(?!\w)", lambda at: named[at[0]].replace(" ", "\xa0"), text)
 
 
 def in_table(lines: Sequence[str], named: Mapping[str, str]) -> list[str]:

@@ -122,7 +122,8 @@ class Described(NamedTuple):
         """
         notes = tuple(in_text(note, named or {}) for note in self.told.notes)
         if notes:
-            lines = _BRIEF * len(notes) + 1 if self.shown else _LINES
+            # With names of the reader's own they are new.
+            lines = _BRIEF * len(notes) + 1 if self.shown and not named else _LINES
             said = short.notes_alone(notes, lines, _REPORT)
             # Of a chain in private steps its signs say in a line what the draws are.
             print(self.in_short if self.shown and not self.judged else said, file=where)

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import jax
@@ -49,6 +49,8 @@ def labelled(site: str, shape: tuple[int, ...], labels: Sequence[Any]) -> list[s
 
     :raises ValueError: for labels of another number.
     """
+    if not isinstance(labels, Sized):
+        raise ValueError(f"labels[{site!r}] must be a row of names, such as the columns of a table")
     if len(labels) != math.prod(shape):
         raise ValueError(
             f"labels[{site!r}] names {len(labels)} coordinates, the site has {math.prod(shape)}"

@@ -37,8 +37,6 @@ BINS, FIRST_BIN = 80, -40
 BINS_SHARE, PARTS_SHARE = 0.4, 0.3
 # Where there are groups, of all of that bound: which of them the record is of.
 GROUPS_SHARE = 0.2
-# Of a record that shows what its law cannot have, of all of that bound: that it does.
-OUTSIDE_SHARE = 0.5
 # Less of a size than this is no part of it.
 _LEAST_PART = 1e-4
 _TINY = 1e-24
@@ -198,7 +196,7 @@ class RecordStatistic:
         which of these have one, likewise. Last, of a record that shows what its law cannot have,
         that it does.
         """
-        _, scores, weights = self._scores(at, key, record)
+        own, scores, weights = self._scores(at, key, record)
         scores, law = self._expected(scores), self._expected(weights)
         law = law / jnp.sum(law)
         apart = scores - law @ scores
@@ -216,23 +214,20 @@ class RecordStatistic:
         # counts; where most are so, theirs would be the fullest bin.
         least = _rounding(scores) if self.draws else 0.0
         heard = jnp.isfinite(size) & (size > least)
-        told = jnp.where(heard, told, 0)
-        # One that adds nothing for NaN or a weight of nought is null here too.
-        outside = heard & ~self._within_laws(at, record)
-        kept = jnp.where(outside, np.sqrt(1 - OUTSIDE_SHARE), 1)
-        return jnp.append(kept * told, outside * np.sqrt(OUTSIDE_SHARE))
+        outside = heard & self._outside(at, record)
+        # One that adds nothing to rounds, as of NaN, is null here too: what its law cannot have is
+        # all that is told of a record.
+        told = jnp.where(heard & jnp.isfinite(own @ own), told, 0)
+        return jnp.append(told, outside)
 
-    def _within_laws(self, at: RoundPosition, record: list[Array]) -> Bool[Array, ""]:
-        """Whether the record shows what the laws of its outcomes can have, or is not finite."""
+    def _outside(self, at: RoundPosition, record: list[Array]) -> Bool[Array, ""]:
+        """Whether the record shows what the laws of its outcomes cannot have."""
         found = [limit(self._inputs(at, record))[0] for limit in self.outcomes.limits]
         if not found:
-            return jnp.array(True)
+            return jnp.array(False)
         rows = record[:-1] if self.draws else record
-        beside, exactly = jnp.all(jnp.stack(found), axis=0)
-        # A law that takes what is a little beside its limits all the same is not told of.
-        taken = self.private_model.record_log_likelihood(self.at(at.u), rows) > -jnp.inf
-        whole = jnp.all(jnp.array([jnp.all(jnp.isfinite(each)) for each in rows]))
-        return ~whole | (beside & (exactly | taken))
+        term = self.private_model.record_log_likelihood(self.at(at.u), rows)
+        return jnp.isneginf(term) & ~jnp.all(jnp.stack(found))
 
     def _expected(self, of_outcomes: Array) -> Array:
         """The part of what the model alone says: drawn outcomes come after the own."""
@@ -245,7 +240,11 @@ class RecordStatistic:
         model, rows = self.private_model, list(record)
         row = rows.pop()[0] if self.draws else 0
         outcomes = self.outcomes
-        own = jax.grad(lambda u: model.record_log_likelihood(self.at(u), rows))(at.u)
+        of_own = jax.value_and_grad(lambda u: model.record_log_likelihood(self.at(u), rows))
+        term, own = of_own(at.u)
+        # What has no likelihood is left out by the sum, as NaN is: a gradient of nought beside the
+        # information of any record would say that it fits.
+        own = jnp.where(jnp.isneginf(term), jnp.nan, own)
 
         def values(u: Array) -> list[Array]:
             return jax.tree.leaves(model.constrain(self.at(u)))

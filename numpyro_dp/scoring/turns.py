@@ -31,7 +31,6 @@ from numpyro_dp.scoring.statistic import (
     FIRST_BIN,
     GROUPS_SHARE,
     INFORMATION_SHARE,
-    OUTSIDE_SHARE,
     PARTS_SHARE,
     SCORE_SHARE,
     SQUARES_SHARE,
@@ -98,8 +97,8 @@ def rounds_in_turn(bound: BoundRelease) -> Generator[Ask, np.ndarray, list[Round
     (noise_sd,) = _noise(bound.plan.sums[0], 1)
     told, num_records = (yield Ask(0, whole, 0)), bound.forecast.num_records
     settings = first_settings(prior, told[:-1], noise_sd, num_records)
-    one = num_records * math.sqrt(OUTSIDE_SHARE)
-    settings = settings._replace(outside=Outside(float(told[-1]) / one, noise_sd / one))
+    outside = Outside(float(told[-1]) / num_records, noise_sd / num_records)
+    settings = settings._replace(outside=outside)
     noise = _noise(joint, len(shares))
     signal = float(np.mean([1 / (nm * math.sqrt(s)) for nm, s in zip(noise, shares, strict=True)]))
     rounds: list[Round] = []

@@ -15,6 +15,7 @@ from tests.models import logistic
 DRAWS = {
     "w": np.zeros((2, 9, 3)),
     "new_w": np.zeros((2, 9, 3)),
+    "a/w": np.zeros((2, 9, 3)),
     "cell": np.zeros((2, 9, 2, 2)),
     "b": np.zeros((2, 9)),
 }
@@ -32,17 +33,22 @@ def ran():
 
 def test_names_stand_for_numbers_and_for_no_other_sites():
     named = renamed(DRAWS, {"w": ["age", "body mass", "x\n\x1b[2J"], "cell": [1, 2, 3, "last"]})
-    text = "wide: little was told of w[0]–w[1], new_w[0], w[2], w[10], cell[1,1], b: merge w[0]."
+    text = "wide: little was told of w[0]–w[1], new_w[0], a/w[0], w[2], w[10], cell[1,1], b: do."
     assert in_text(text, named) == (
-        "wide: little was told of w[age]–w[body mass], new_w[0], w[x \\x1b[2J], w[10], cell[last], "
-        "b: merge w[age]."
+        "wide: little was told of w[age]–w[body\xa0mass], new_w[0], a/w[0], "
+        "w[x\xa0\\x1b[2J], w[10], cell[last], b: do."
     )
     assert in_text(text, {}) == text
 
 
 @pytest.mark.parametrize(
     ("labels", "said"),
-    [({"w": ["age"]}, "names 1 coordinates, the site has 3"), ({"v": [1]}, "sites: 'w', 'new_w'")],
+    [
+        ({"w": ["age"]}, "names 1 coordinates, the site has 3"),
+        ({"v": [1]}, "sites: 'w', 'new_w'"),
+        ({"w": 3}, "must be a row of names"),
+        (["age", "income", "sex"], "names by site"),
+    ],
 )
 def test_names_of_another_number_or_site_are_refused(labels, said):
     with pytest.raises(ValueError, match=said):

@@ -237,7 +237,7 @@ def unmixed_unnamed(patch):
     fresh=True,
 )
 def outcomes_unjudged(patch):
-    patch.setattr(statistic.RecordStatistic, "_within_laws", lambda *_: jnp.array(True))
+    patch.setattr(statistic.RecordStatistic, "_outside", lambda *_: jnp.array(False))
 
 
 @mutation(
@@ -252,23 +252,20 @@ def outside_beside_a_full_size(patch):
 
     def full(self, *given):
         told = honest(self, *given)
-        outside = told[-1] > 0
-        kept = jnp.where(outside, 1 / np.sqrt(1 - statistic.OUTSIDE_SHARE), 1.0)
-        return jnp.append(kept * told[:-1], outside)
+        return told.at[0].set(jnp.where(told[-1] > 0, 1.0, told[0]))
 
     patch.setattr(statistic.RecordStatistic, "sizes", full)
 
 
 @mutation(
-    "A time of 0 counts for one that its law can have.",
+    "A share of 0 or 1 counts for one that its law can have.",
     "scoring/test_outside.py::test_what_a_law_cannot_have_is_told_from_what_it_can",
-    r"== \[0, 2\]",
-    case=8,
+    r"== \[0, 2, 3\]",
+    case=13,
     fresh=True,
 )
 def ends_taken_for_inside(patch):
-    honest = outside._within
-    patch.setattr(outside, "_within", lambda site: jnp.full(2, honest(site)[0]))
+    patch.setattr(outside, "_off_its_ends", lambda *_: True)
 
 
 @mutation(

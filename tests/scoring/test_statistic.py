@@ -19,7 +19,6 @@ from numpyro_dp.scoring.statistic import (
     FIRST_BIN,
     GROUPS_SHARE,
     INFORMATION_SHARE,
-    OUTSIDE_SHARE,
     PARTS_SHARE,
     SCORE_SHARE,
     SQUARES_SHARE,
@@ -81,7 +80,7 @@ def joint(found, position, x, y, row=0):
     return found.joint(position, jax.random.key(0), given if found.draws else given[:2])
 
 
-OUTSIDE = {logistic: [2], poisson: [0.5, 0.25, 2.5, -1]}
+OUTSIDE = {logistic: [2], poisson: [2.5, -1]}
 EXTREMES = [0.0, 1e-20, 1.0, -3.0, 40.0, 1e4, -1e15]
 
 
@@ -91,7 +90,7 @@ EXTREMES = [0.0, 1e-20, 1.0, -3.0, 40.0, 1e4, -1e15]
     [
         (logistic, [0, 1, 2], np.int32),
         (poisson, [0, 3, 10**8, -1], np.int32),
-        (poisson, [0.5, 0.25, 2.5, 3.0, np.nan], np.float32),
+        (poisson, [0.0, 2.5, 3.0, 1e8, np.nan], np.float32),
         (normal, EXTREMES, np.float32),
     ],
 )
@@ -123,13 +122,14 @@ def test_no_record_adds_more_than_one(model, outcomes, kind, alike):
         told = np.linalg.norm(marked, axis=1)
         # Of a record that is of no group, less.
         sizes = [0, 1] if alike == (0, 1, 2) else [0, math.sqrt(1 - GROUPS_SHARE), 1]
-        expected = np.sqrt(1 - outside**2)[:, None] * sizes
+        expected = (1 - outside)[:, None] * sizes
         assert np.isclose(told[:, None], expected, atol=1e-5).any(axis=1).all()
         assert (np.count_nonzero(marked[:, :BINS], axis=1) == (told > 0)).all()
         # What adds nothing to rounds, as of NaN, is null here too, or as any other is.
-        wrong = np.isin(y, OUTSIDE.get(model, [])) & (told > 0)
+        wrong = np.isin(y, OUTSIDE.get(model, []))
         np.testing.assert_allclose(outside[~wrong], 0)
-        assert set(outside[wrong & np.isfinite(norms)]) <= {np.float32(math.sqrt(OUTSIDE_SHARE))}
+        assert set(outside[wrong]) == ({0, 1} if wrong.any() else set())
+        assert not np.isfinite(norms[wrong]).any()
 
 
 @pytest.mark.parametrize(("model", "kind"), [(logistic, np.int32), (poisson, np.int32)])

@@ -14,7 +14,7 @@ from numpyro_dp.model.guided.chosen_outcomes import parts_of
 from numpyro_dp.model.jaxprs import Pruned, trace_program
 from numpyro_dp.model.plates import peeled
 
-# Of a value and one: more than float32 rounds off.
+# Of a value and one: no end of a density is wider.
 _BESIDE = 1e-6
 
 
@@ -23,9 +23,8 @@ def within_laws(
 ) -> tuple[Pruned, ...]:
     """Programs of whether it does, one of each site whose law says what it can have.
 
-    Each returns two truths: whether it shows that or what is a little beside it, and whether it
-    shows exactly that, outside of which NumPyro's own laws have no density. Those that hang on a
-    latent are left out: where it is not known yet nothing is outside.
+    They say no of an end of a density too, where it may be finite or not: the likelihood tells.
+    Those that hang on a latent are left out: where it is not known yet nothing is outside.
 
     :param sites_of: the observed sites of one record at values and arrays.
     :param values: parameters and latents, or their shapes; **structs**: the record's arrays.
@@ -43,25 +42,24 @@ def _within(site: Mapping[str, Any]) -> Array:
     fn, kept, _ = peeled(site["fn"])
     limits = getattr(fn, "support", None)
     if not isinstance(limits, constraints.Constraint):
-        return jnp.array([True, True])
+        return jnp.array(True)
     value = jnp.asarray(site["value"])
+    # What is missing is another matter.
+    missing, several = jnp.isnan(value), len(fn.event_shape)
+    if several:
+        missing = jnp.any(missing, axis=tuple(range(-several, 0)))
     try:
-        exactly = limits(value)
-        beside = exactly | _beside(limits, value, event=bool(fn.event_shape))
+        inside = jnp.logical_and(limits(value), _off_its_ends(limits, value))
     except (NotImplementedError, ValueError):
         # NumPyro's word for a support that nobody can check.
-        return jnp.array([True, True])
-    left = jnp.logical_not(kept)
-    return jnp.stack([jnp.all(left | beside), jnp.all(left | exactly)])
+        return jnp.array(True)
+    return jnp.all(jnp.logical_not(kept) | missing | inside)
 
 
-def _beside(limits: constraints.Constraint, value: Array, *, event: bool) -> Array | bool:
-    """Whether a formula takes it as well as what it can have: a fraction, a time of 0, an angle."""
-    # Of several numbers, such as shares, rounding moves the sum.
-    if event or limits is constraints.circular:
+def _off_its_ends(limits: constraints.Constraint, value: Array) -> Array | bool:
+    if limits is constraints.simplex:
+        return jnp.all(value > 0, axis=-1)
+    if limits.is_discrete or limits.event_dim:
         return True
-    if limits.is_discrete:
-        fraction = jnp.issubdtype(value.dtype, jnp.inexact)
-        return fraction and jnp.logical_and(limits(jnp.floor(value)), limits(jnp.ceil(value)))
     beside = _BESIDE * (1 + jnp.abs(value))
-    return jnp.logical_or(limits(value + beside), limits(value - beside))
+    return jnp.logical_and(limits(value - beside), limits(value + beside))
