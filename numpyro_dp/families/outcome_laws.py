@@ -70,6 +70,12 @@ def may_scatter(model: PrivateModel) -> bool:
     return not all(issubclass(law, fixed) for _, law, *_ in laws_of(model))
 
 
+def of_counts(model: PrivateModel) -> bool:
+    """Whether an observed site's law is of counts that vary more than Poisson's."""
+    laws = [law for _, own, base, _ in laws_of(model) for law in (own, base)]
+    return any(issubclass(law, dist.GammaPoisson) for law in laws)
+
+
 def of_several_numbers(model: PrivateModel) -> list[str]:
     """Observed sites of several numbers of a record that the model has as independent."""
     return [name for name, _, _, numbers in laws_of(model) if numbers > 1]

@@ -14,7 +14,7 @@ from numpyro_dp.scoring.verdicts.trust import TRAVEL
 
 # Lines of verdicts, which end with what to do, and of what there is of the prior by site.
 _VERDICTS, _SITES = 24, 4
-_NAME, _VALUE = 14, 15
+_NAME, _VALUE = 14, 14
 _NOTHING, _ABOVE = "No note speaks against this release", "; what is to know of it stands above"
 _UNSEEN = "What notes cannot see: docs/howto/is-it-worth-having.md"
 
@@ -116,7 +116,7 @@ class Diagnostics(NamedTuple):
             (
                 "widened",
                 _range(self._of_read(self.widened)),
-                f"times by noise, of intervals; clips add to it; above {DROWNED} far wider",
+                f"times by noise, of intervals; clips add to it; above {DROWNED} wide",
             ),
             (
                 "signal",
@@ -128,7 +128,7 @@ class Diagnostics(NamedTuple):
         said += nothing_against(self.verdicts)
         lines = [
             *said,
-            *(f"{name:{_NAME}}{value:{_VALUE}}{words}" for name, value, words in numbers),
+            *(f"{name:{_NAME}}{value:{_VALUE}} {words}" for name, value, words in numbers),
             f"resolved: share of the prior's variance taken away; below {TOLD} an interval is the "
             "prior's",
         ]

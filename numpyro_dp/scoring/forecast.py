@@ -117,8 +117,9 @@ class Forecast(NamedTuple):
         ]
         wider = [
             *([f"up to {', '.join(rare)}"] if rare else []),
-            f"by far, of a category's level of fewer than about {self.few} records, and of a "
-            f"hierarchy's group of fewer than {_two_digits(self.few / 2)}",
+            f"by far, of a category's level or a flag of fewer than about {self.few} records (two "
+            "to three times up to twice as many), and of a hierarchy's group of fewer than "
+            f"{_two_digits(self.few / 2)}",
         ]
         return (
             f"can be resolved{' in part' * weak}: where the model fits and priors are on the scale "

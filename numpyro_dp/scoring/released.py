@@ -37,6 +37,7 @@ from numpyro_dp.families.outcome_laws import (
     asymmetric,
     may_scatter,
     of_classes,
+    of_counts,
     of_several_numbers,
     scattered_gates,
 )
@@ -202,6 +203,7 @@ def kind_of(model: PrivateModel) -> Kind:
         classes=of_classes(model),
         scatters=may_scatter(model),
         scales=bounded(model) if may_scatter(model) else (),
+        counts=of_counts(model),
         learned=sorted(pooled_latents(model)),
         ordered=ordered(model),
     )

@@ -107,7 +107,7 @@ def test_a_forecast_says_what_its_numbers_are_and_how_large_they_should_be():
         " ".join(str(forecast(**asked | {"num_records": 9_000, "cases": each})).split())
         for each in (False, True)
     )
-    assert "by far, of a category's level of fewer than about 67 records" in larger
+    assert "by far, of a category's level or a flag of fewer than about 67 records (two" in larger
     assert "and of a hierarchy's group of fewer than 34." in larger
     assert "fewer than 100." in str(forecast(**asked | {"num_records": 9_000, "signal": 0.09}))
     # Of whole numbers alone events may be rare.

@@ -242,7 +242,7 @@ def answers():
 def test_a_yes_or_no_as_one_and_two_is_not_to_be_used(answers):
     """A newcomer's model of thirty columns under 1 and 2 had no note but of width, seven of seven.
 
-    Noise of 26 records beside 800: a false alarm, or none, in fewer than one run in a million.
+    Noise of 19 records beside 800: a false alarm, or none, in fewer than one run in a million.
     """
     x, y = answers
     found = released(logistic, x, y + 1)

@@ -60,17 +60,25 @@ def test_where_all_are_told_as_little_it_is_not_that_few_records_speak():
     rare = np.where(W[4] == np.arange(DIM), 14.5, usual)
     assert released(signal=rare).verdicts(NAMES) == ()
     beside = np.where(rare < usual, rare, 1.5 * usual)
-    assert one(released(signal=beside)).startswith("wide: little was told of w[4]: of what few")
+    assert one(released(signal=beside)).startswith("wide: little was told of w[4]: such")
     # A dispersion, say, may be off.
     single = released(signal=np.where(np.arange(DIM) == 0, 8.9, 30.0))
     assert one(single).startswith("with care: little was told of b: what was released hardly")
+    # Of counts it may be that Poisson will do, or that some are wrong.
+    counts = Kind(scales=["b"], counts=True)
+    assert "Poisson will do; where a few are wrong codes" in one(single, counts)
+    assert "Poisson" not in one(single) + one(single, counts._replace(scales=["z"]))
+    # Far out in its prior it is named once.
+    far = single._replace(out=np.where(np.arange(DIM) == 0, 4.0, single.out))
+    assert "came out far from" in one(far, counts)
+    assert "Poisson will do" in one(far, counts)
     assert single._replace(signal=np.where(np.arange(DIM) == 0, 9.1, 30.0)).verdicts(NAMES) == ()
     # A group is nearly as wide as others until far less is told of it.
     groups = np.isin(np.arange(DIM), W)
     at = released(signal=np.where(W[4] == np.arange(DIM), 9.0, 30.0), groups=groups)
     assert at.verdicts(NAMES) == ()
     fainter = at._replace(signal=np.where(W[4] == np.arange(DIM), 8.0, 30.0))
-    assert one(fainter).startswith("wide: little was told of w[4]: of a small group")
+    assert one(fainter).startswith("wide: little was told of w[4]: such")
 
 
 def test_an_entry_of_an_ordered_latent_that_is_unheard_is_not_wide_alone():
@@ -236,7 +244,7 @@ def test_the_column_that_others_stand_beside_is_named():
     )
     assert ". Divide the column of w[5] by a public number, merge levels or groups where" in said
     groups = large._replace(groups=np.isin(np.arange(DIM), W))
-    assert "told of w[1], w[2], w[7]: of a small group such" in one(groups._replace(**RARE))
+    assert "wider than NUTS's (of a small group), at most" in one(groups._replace(**RARE))
     assert "far larger" not in one(groups._replace(**RARE))
     # A level is no larger than an intercept, nor is it where nobody knows of one.
     intercept = np.where(np.arange(DIM), np.diag(large.design), 40.0)

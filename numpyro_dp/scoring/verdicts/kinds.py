@@ -40,6 +40,7 @@ class Kind(NamedTuple):
     - **classes**: whether every outcome is of few values, such as a class or a number of trials.
     - **scales**: latents that may be the dispersion of an outcome's law: each a number that is
       bounded below.
+    - **counts**: whether a law is of counts that vary more than Poisson's.
     - **learned**: latents whose law is learned, as that of groups is, from the others.
     - **ordered**: latents whose entries follow each other, as cutpoints do.
     - **scattered**: sites with a gate for zeros over a law that may scatter as widely as it likes.
@@ -61,6 +62,7 @@ class Kind(NamedTuple):
     shares: Sequence[str] = ()
     classes: bool = False
     scales: Sequence[str] = ()
+    counts: bool = False
     learned: Sequence[str] = ()
     ordered: Sequence[str] = ()
 

@@ -73,7 +73,7 @@ _NOT_A_NUMBER = (
 # Priors that are narrowed until rounds arrive are not to be widened too.
 _FIRST = ". That the rounds have not arrived may be why: take the remedies of that first"
 _MANY = "a column or class of which all are told little"
-_RARE = "what few records tell of, as a rare category or answer,"
+_RARE = "what few records tell of, as a rare category or answer"
 _LAW = ", give groups one law (a hierarchy), which narrows them"
 _LAW_OF_LEVELS = ", give a category's levels one law (a hierarchy), which narrows them"
 
@@ -257,21 +257,25 @@ class Told(NamedTuple):
         36 among 4,500 records whose truth lay 5.5 prior sds out the means came out 1.1 to 2.7 of
         them from the middle, 3 to 7 of their own sds from NUTS's (ten releases).
         """
-        foretold_sd = np.sqrt(np.clip(self.resolved, 0.0, 1.0))
-        far = np.abs(self.out) > np.maximum(_OUT, _UNLIKELY * foretold_sd)
-        little = self.heard & ((self.resolved < TOLD) | self._few) & far
-        # A learned law is as wide as the others make it.
-        names = self._named(little & ~np.isin(self._sites, self.kind.learned))
+        names = self._named(self._on_the_way)
         if not (self.arrived and names):
             return ()
         it, its = ("they", "their") if len(names) > 1 else ("it", "its")
         return (
             f"{WITH_CARE}: little was {TOLD_OF} {listed(names, 'signal')}: {it} came out far from "
             f"the middle of {its} prior, and a truth that lies farther out may not have been "
-            f"reached, many of {its} own sds off. Widen {its} prior to the scale of the answer, "
-            "centre and scale outcomes and columns (by public numbers), or give more privacy "
-            "budget or records",
+            f"reached, many of {its} own sds off{self._dispersed(names)}. Widen {its} prior to the "
+            "scale of the answer, centre and scale outcomes and columns (by public numbers), or "
+            "give more privacy budget or records",
         )
+
+    @property
+    def _on_the_way(self) -> np.ndarray:
+        foretold_sd = np.sqrt(np.clip(self.resolved, 0.0, 1.0))
+        far = np.abs(self.out) > np.maximum(_OUT, _UNLIKELY * foretold_sd)
+        little = self.heard & ((self.resolved < TOLD) | self._few) & far
+        # A learned law is as wide as the others make it.
+        return little & ~np.isin(self._sites, self.kind.learned)
 
     def drowned(self) -> tuple[str, ...]:
         """Of which coordinates noise hides more than the release tells, in sentences.
@@ -294,11 +298,13 @@ class Told(NamedTuple):
         pooled = np.isin(site, self.kind.learned)
         fixed = faint & several & ~pooled
         found = []
-        if single := self._named(faint & ~several):
+        # What is far out is named there.
+        if single := self._named(faint & ~several & ~self._on_the_way):
             found.append(
                 f"{WITH_CARE}: little was {TOLD_OF} {listed(single, 'signal')}: what was released "
                 "hardly stands out of noise, as of a dispersion, of which few outcomes tell, or a "
-                "rare input: the interval may be off. Give more privacy budget or records"
+                f"rare input: the interval may be off{self._dispersed(single)}. Give more privacy "
+                "budget or records"
             )
         # In columns of like units others would be named, so that no list of them helps.
         unlike = [site for site in self.columns(fixed) if self._loud([site])]
@@ -327,6 +333,16 @@ class Told(NamedTuple):
             )
         return tuple(found)
 
+    def _dispersed(self, names: Sequence[str]) -> str:
+        """What a dispersion of counts, of which little was told, may mean."""
+        if not self.kind.counts or not set(names).intersection(self.kind.scales):
+            return ""
+        return (
+            " (of a dispersion: where counts vary no more than Poisson's nothing tells of it, and "
+            "Poisson will do; where a few are wrong codes, such as 99, rates and slopes lie off "
+            "too: mask these)"
+        )
+
     @property
     def _laws(self) -> str:
         """What no record's term reads, as the mean and scale of groups."""
@@ -349,10 +365,10 @@ class Told(NamedTuple):
         levels = (which & ~groups & ~np.isin(self._sites, self.kind.shares)).any()
         law = _LAW if groups.any() else _LAW_OF_LEVELS * bool(levels)
         return (
-            f"{WIDE}: little was {TOLD_OF} {listed(self._named(which), 'signal')}: of {kinds} "
-            "such intervals may be far wider than NUTS's, at most as the prior, and a "
-            f"truth far out in it is pulled to its middle.{beside * bool(loud)} {scale} levels or "
-            f"groups where that can be, give more privacy budget or records{law}, or narrow a "
+            f"{WIDE}: little was {TOLD_OF} {listed(self._named(which), 'signal')}: "
+            f"such intervals may be far wider than NUTS's (of {kinds}), at most as the prior, and "
+            f"a truth far out in it is pulled to its middle.{beside * bool(loud)} {scale} levels "
+            f"or groups where that can be, give more privacy budget or records{law}, or narrow a "
             "prior wider than what is known"
         )
 
@@ -364,9 +380,10 @@ class Told(NamedTuple):
         return (
             f"{WIDE}: privacy noise widens intervals: those of {counted(self.names, drowned)} are "
             f"up to about {self.widened[drowned].max():.2g} times as wide as the records', before "
-            f"a prior or groups' law narrows them, a rare column's or group's more{skewed}. Centre "
-            f"columns by public constants, give more privacy budget or records{law}, take priors "
-            "on the scale of the answer, or fewer coordinates: merge what can be merged"
+            "a prior or groups' law narrows them, a rare or skewed column's or a group's "
+            f"more{skewed}. Centre columns by public constants, give more privacy budget or "
+            f"records{law}, take priors on the scale of the answer, or fewer coordinates: merge "
+            "what can be merged"
         )
 
 

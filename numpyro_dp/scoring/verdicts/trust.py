@@ -195,8 +195,8 @@ class Located(NamedTuple):
             told.append(f"their scores vary {self.misfit:.1f} times as much as it expects")
         return (
             f"{WITH_CARE}: the records do not fit the model: {', and '.join(told)}, as from a "
-            "wrong family or a few far outcomes. Scales, rates and slopes may be off by more than "
-            "the intervals say. "
+            "wrong family, a code such as 99 or a few far outcomes. Scales, rates and slopes may "
+            "be off by more than the intervals say. "
             + (f"{_TOGETHER}take" if kind.several else "Take")
             + (_OF_CLASSES if kind.classes else _FAMILY)
         )
