@@ -175,8 +175,9 @@ class Reported(numpyro.infer.MCMC):
         Those on the chains (not mixed, diverged), which a release knows nothing of, and those on
         what was released, which alone stand in ``released.diagnostics.verdicts``. Each is text,
         of which the last sentence says what to do; of :class:`~numpyro_dp.DPNUTS` each begins with
-        its rank, which is its ``.rank`` too (``"do not use"``, ``"with care"``, ``"wide"`` or
-        ``"to know"``), for a script to act on. Empty where nothing speaks against them.
+        its rank. A script has that as ``.rank`` (``"do not use"``, ``"with care"``, ``"wide"`` or
+        ``"to know"``) and of which it speaks as ``.coordinates``, such as ``("w[2]", "w[5]")``.
+        Empty where nothing speaks against them.
 
         **Privacy.** A function of released values.
 

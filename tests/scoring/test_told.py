@@ -1,5 +1,7 @@
 """What is said of coordinates that the records were hardly heard on, and what is to be done."""
 
+import pickle
+
 import numpy as np
 import numpyro
 import pytest
@@ -52,6 +54,17 @@ def test_groups_whose_law_is_learned_are_good_to_know():
     # After all that speaks against the release.
     both = released(**RARE, unresolved=True, misfit=3.0).verdicts(NAMES, kind=learned)
     assert [each.split(":")[0] for each in both] == ["with care", "wide", "to know"]
+
+
+def test_a_script_has_all_coordinates_that_a_verdict_speaks_of():
+    """Also where a note names six and how many more."""
+    far = {"signal": np.where(np.isin(np.arange(DIM), W), 4.0, 40.0)}
+    (said,) = released(**far, groups=np.isin(np.arange(DIM), W)).verdicts(NAMES)
+    assert said.coordinates == tuple(NAMES[k] for k in W)
+    assert pickle.loads(pickle.dumps(said)).coordinates == said.coordinates
+    assert released(misfit=3.0).verdicts(NAMES)[0].coordinates == ()
+    lost = released(resolved=np.where(W[4] == np.arange(DIM), 0.1, 1.0))
+    assert [each.coordinates for each in lost.verdicts(NAMES)] == [("w[4]",)]
 
 
 def test_where_all_are_told_as_little_it_is_not_that_few_records_speak():

@@ -163,9 +163,17 @@ def _follows(one: str, other: str) -> bool:
 
 
 class Verdict(str):
-    """A sentence or more against a result, of which the last says what to do."""
+    """A sentence or more against a result, of which the last says what to do.
 
-    __slots__ = ()
+    - **coordinates**: of which it speaks, by name, such as ``w[2]``; none where it speaks of all.
+    """
+
+    coordinates: tuple[str, ...]
+
+    def __new__(cls, text: str, coordinates: Iterable[str] = ()) -> Verdict:
+        found = super().__new__(cls, text)
+        found.coordinates = tuple(coordinates) or getattr(text, "coordinates", ())
+        return found
 
     @property
     def rank(self) -> str:

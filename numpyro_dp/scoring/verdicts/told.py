@@ -17,6 +17,7 @@ from numpyro_dp.scoring.verdicts.kinds import (
     WIDE,
     WITH_CARE,
     Kind,
+    Verdict,
     counted,
     listed,
     site_of,
@@ -81,10 +82,8 @@ _LAW_OF_LEVELS = ", give a category's levels one law (a hierarchy), which narrow
 class Told(NamedTuple):
     """What was released of each coordinate, and what is known of it without the records.
 
-    - **names**, **heard**: of the coordinates, and which of them the records' terms read.
-    - **resolved**, **out**, **signal**, **widened**, **groups**, **design**, **misfit_sd**,
-      **arrived**: as of :class:`~numpyro_dp.scoring.verdicts.trust.Located`.
-    - **kind**: of the model.
+    - **names**, **heard**: of the coordinates, and which of them the records' terms read; **kind**:
+      of the model; the others as of :class:`~numpyro_dp.scoring.verdicts.trust.Located`.
     """
 
     names: Sequence[str]
@@ -111,14 +110,21 @@ class Told(NamedTuple):
     def _named(self, which: np.ndarray) -> list[str]:
         return [self.names[k] for k in np.flatnonzero(which)]
 
-    def untold(self, *, rank: str = "", thus: str = "") -> tuple[str, ...]:
+    @property
+    def _lost(self) -> np.ndarray:
+        return self.heard & ~(self.resolved >= TOLD)  # NaN, too.
+
+    def untold(self, *, rank: str = "", thus: str = "") -> tuple[Verdict, ...]:
         """Which coordinates the records were not heard on, in a sentence; empty where on all.
 
         :param rank: of the sentence; by default what is known of the size of scores decides.
         :param thus: what follows of it; by default that intervals are the prior's.
         """
-        heard = self.heard
-        lost = heard & ~(self.resolved >= TOLD)  # NaN, too.
+        names = self._named(self._lost)
+        return tuple(Verdict(text, names) for text in self._untold(rank, thus))
+
+    def _untold(self, rank: str, thus: str) -> tuple[str, ...]:
+        heard, lost = self.heard, self._lost
         weak = self._named(lost)
         most = float(np.max(self.resolved, where=heard, initial=0.0))
         if not weak and most >= _MUCH:
@@ -250,7 +256,7 @@ class Told(NamedTuple):
         # Neighbours tell of an entry of a walk: 1.06 to 1.34 times as wide as NUTS's where few did.
         return told & (self.signal < below) & ~np.isin(self._sites, self.kind.walks)
 
-    def far_out(self) -> tuple[str, ...]:
+    def far_out(self) -> tuple[Verdict, ...]:
         """Of which coordinates the rounds may have ended on the way out, in a sentence.
 
         Few records tell of them, and they are farther from the middle than the prior expects: of
@@ -261,13 +267,14 @@ class Told(NamedTuple):
         if not (self.arrived and names):
             return ()
         it, its = ("they", "their") if len(names) > 1 else ("it", "its")
-        return (
+        text = (
             f"{WITH_CARE}: little was {TOLD_OF} {listed(names, 'signal')}: {it} came out far from "
             f"the middle of {its} prior, and a truth that lies farther out may not have been "
             f"reached, many of {its} own sds off{self._dispersed(names)}. Widen {its} prior to the "
             "scale of the answer, centre and scale outcomes and columns (by public numbers), or "
-            "give more privacy budget or records",
+            "give more privacy budget or records"
         )
+        return (Verdict(text, names),)
 
     @property
     def _on_the_way(self) -> np.ndarray:
@@ -277,7 +284,7 @@ class Told(NamedTuple):
         # A learned law is as wide as the others make it.
         return little & ~np.isin(self._sites, self.kind.learned)
 
-    def drowned(self) -> tuple[str, ...]:
+    def drowned(self) -> tuple[Verdict, ...]:
         """Of which coordinates noise hides more than the release tells, in sentences.
 
         A wide prior hides that from :meth:`untold`, which compares with the prior alone. Of few
@@ -297,41 +304,41 @@ class Told(NamedTuple):
         faint = self._few & ~drowned
         pooled = np.isin(site, self.kind.learned)
         fixed = faint & several & ~pooled
-        found = []
+        found: dict[str, list[str]] = {}
         # What is far out is named there.
         if single := self._named(faint & ~several & ~self._on_the_way):
-            found.append(
+            found[
                 f"{WITH_CARE}: little was {TOLD_OF} {listed(single, 'signal')}: what was released "
                 "hardly stands out of noise, as of a dispersion, of which few outcomes tell, or a "
                 f"rare input: the interval may be off{self._dispersed(single)}. Give more privacy "
                 "budget or records"
-            )
+            ] = single
         # In columns of like units others would be named, so that no list of them helps.
         unlike = [site for site in self.columns(fixed) if self._loud([site])]
         fixed_alone = fixed & ~np.isin(site, unlike)
         if unlike:
-            found.append(
+            found[
                 f"{WIDE}: little was {TOLD_OF} most of {listed(unlike)}, beside columns of far "
                 f"larger values ({listed(self._loud(unlike))}, it seems): any interval of "
                 f"{listed(unlike)}, those of the large columns too, may be several times as wide "
                 "as NUTS's. Take a typical value off each large column and divide it by "
                 "about as much as it varies, both public numbers, or give more privacy budget or "
                 "records"
-            )
+            ] = self._named(np.isin(site, unlike))
         if fixed_alone.any():
-            found.append(self._of_few(fixed_alone))
+            found[self._of_few(fixed_alone)] = self._named(fixed_alone)
         if drowned.any():
-            found.append(self._doubled(drowned))
+            found[self._doubled(drowned)] = self._named(drowned)
         if small := self._named(faint & several & pooled):
-            found.append(
+            found[
                 f"{TO_KNOW}: little was {TOLD_OF} {listed(small, 'signal')}: the law that is "
                 "learned from the others lends the rest, as to a hierarchy's small groups. Such "
                 "intervals are mostly wider than NUTS's, at most as that law, and too narrow where "
                 "small groups are unlike large ones, as one far out is pulled to them, several of "
                 f"its own sds, and the law's own mean and scale{self._laws} with it. Read "
                 "none of them by itself, or give more privacy budget or records"
-            )
-        return tuple(found)
+            ] = small
+        return tuple(Verdict(text, names) for text, names in found.items())
 
     def _dispersed(self, names: Sequence[str]) -> str:
         """What a dispersion of counts, of which little was told, may mean."""

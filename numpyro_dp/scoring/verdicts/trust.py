@@ -17,6 +17,7 @@ from numpyro_dp.scoring.verdicts.kinds import (
     WIDE,
     WITH_CARE,
     Kind,
+    Verdict,
     foretold,
     listed,
     worst_first,
@@ -232,7 +233,7 @@ class Located(NamedTuple):
         names: Sequence[str],
         read: Sequence[bool] | None = None,
         kind: Kind | None = None,
-    ) -> tuple[str, ...]:
+    ) -> tuple[Verdict, ...]:
         """What the released numbers say against the likelihood; empty where nothing does.
 
         Each begins with its rank, the worst first: ``do not use`` (draws of no posterior), ``with
@@ -344,10 +345,12 @@ class Located(NamedTuple):
         # Where no other round was near there is nothing to contradict.
         if not (self.arrived and self.checked and len(where)):
             return ()
-        return (
-            f"{DO_NOT_USE}: prior and records contradict each other on "
-            f"{listed([names[k] for k in where])}: up to {max(out[where]):.2g} of the prior's "
-            "standard deviations from its middle, and pulled back by it from farther out. Widen "
-            "the prior to the scale of the answer, centre inputs and outcomes by public constants "
-            "and divide them by others, or give more privacy budget or records",
+        against = [names[k] for k in where]
+        text = (
+            f"{DO_NOT_USE}: prior and records contradict each other on {listed(against)}: up to "
+            f"{max(out[where]):.2g} of the prior's standard deviations from its middle, and pulled "
+            "back by it from farther out. Widen the prior to the scale of the answer, centre "
+            "inputs and outcomes by public constants and divide them by others, or give more "
+            "privacy budget or records"
         )
+        return (Verdict(text, against),)
