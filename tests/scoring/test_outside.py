@@ -253,6 +253,28 @@ def test_a_yes_or_no_as_one_and_two_is_not_to_be_used(answers):
     assert not released(logistic, x, y).verdicts
 
 
+def test_what_has_no_likelihood_is_left_out_of_rounds():
+    """As its score is nought, it would say that it fits: intervals were .46 to .62 as wide.
+
+    The others' mean tells the mode and its sd. Of five keys widths were .95 to 1.16 of that.
+    """
+
+    def waiting(times):
+        rate = numpyro.sample("log_mean", dist.Normal(0, 3))
+        with numpyro.plate("people", times.shape[0]):
+            numpyro.sample("times", dist.Exponential(jnp.exp(-rate)), obs=times)
+
+    rng = np.random.default_rng(0)
+    times = rng.exponential(3.0, 2 * RECORDS).astype(np.float32)
+    times[RECORDS:] = 0.0
+    release = ndp.LikelihoodRelease(waiting, privacy=ndp.Budget(8.0, 1e-5), secure=False)
+    found = release.run(jax.random.key(0), times, progress_bar=False)
+    sd, own = 1 / np.sqrt(RECORDS), np.sqrt(found.located.covariance[0, 0])
+    assert 0.8 * sd < own < 1.6 * sd
+    assert abs(found.located.mean[0] - np.log(times[:RECORDS].mean())) < 4 * own
+    assert found.diagnostics.verdicts[0].startswith("do not use: about 50% of the records show")
+
+
 @pytest.mark.parametrize(("share", "rank"), [(0.03, "with care: about 3%"), (0.6, "do not use")])
 def test_a_rank_goes_by_how_many_there_are(share, rank):
     assert Outside(share, 0.005).said[0].startswith(rank)
