@@ -176,7 +176,7 @@ class Reported(numpyro.infer.MCMC):
         what was released, which alone stand in ``released.diagnostics.verdicts``. Each is text,
         of which the last sentence says what to do; of :class:`~numpyro_dp.DPNUTS` each begins with
         its rank. A script has that as ``.rank`` (``"do not use"``, ``"with care"``, ``"wide"`` or
-        ``"to know"``) and of which it speaks as ``.coordinates``, such as ``("w[2]", "w[5]")``.
+        ``"to know"``), and of which little was told as ``.coordinates``, such as ``("w[2]",)``.
         Empty where nothing speaks against them.
 
         **Privacy.** A function of released values.

@@ -214,20 +214,24 @@ class RecordStatistic:
         # counts; where most are so, theirs would be the fullest bin.
         least = _rounding(scores) if self.draws else 0.0
         heard = jnp.isfinite(size) & (size > least)
-        outside = heard & self._outside(at, record)
+        rows = record[:-1] if self.draws else record
+        term = self.private_model.record_log_likelihood(self.at(at.u), rows)
+        outside = heard & self._outside(at, rows, term)
         # One that adds nothing to rounds, as of NaN, is null here too: what its law cannot have is
         # all that is told of a record.
         told = jnp.where(heard & jnp.isfinite(own @ own), told, 0)
         return jnp.append(told, outside)
 
-    def _outside(self, at: RoundPosition, record: list[Array]) -> Bool[Array, ""]:
-        """Whether the record shows what the laws of its outcomes cannot have."""
-        found = [limit(self._inputs(at, record))[0] for limit in self.outcomes.limits]
-        if not found:
-            return jnp.array(False)
-        rows = record[:-1] if self.draws else record
-        term = self.private_model.record_log_likelihood(self.at(at.u), rows)
-        return jnp.isneginf(term) & ~jnp.all(jnp.stack(found))
+    def _outside(
+        self, at: RoundPosition, rows: list[Array], term: Float[Array, ""]
+    ) -> Bool[Array, ""]:
+        """Whether the record shows what the laws of its outcomes cannot have.
+
+        :param term: its log likelihood, which decides at the ends of a density.
+        """
+        values = jax.tree.leaves(self.private_model.constrain(self.at(at.u)))
+        found = [limit([*values, *rows])[0] for limit in self.outcomes.limits]
+        return ~jnp.isfinite(term) & ~jnp.all(jnp.array([True, *found]))
 
     def _expected(self, of_outcomes: Array) -> Array:
         """The part of what the model alone says: drawn outcomes come after the own."""
@@ -242,9 +246,9 @@ class RecordStatistic:
         outcomes = self.outcomes
         of_own = jax.value_and_grad(lambda u: model.record_log_likelihood(self.at(u), rows))
         term, own = of_own(at.u)
-        # What has no likelihood is left out by the sum, as NaN is: a gradient of nought beside the
-        # information of any record would say that it fits.
-        own = jnp.where(jnp.isneginf(term), jnp.nan, own)
+        # What its law cannot have is left out by the sum, as NaN is: a gradient of nought beside
+        # the information of any record would say that it fits.
+        own = jnp.where(self._outside(at, rows, term), jnp.nan, own)
 
         def values(u: Array) -> list[Array]:
             return jax.tree.leaves(model.constrain(self.at(u)))

@@ -107,6 +107,11 @@ def beta(eta, s, total):
     return dist.Beta(jnp.exp(eta) + 1, 2.0)
 
 
+def steep(eta, s, total):
+    """Its density is infinite at its ends."""
+    return dist.Beta(0.5 * jnp.exp(eta), 0.5)
+
+
 class Unasked(dist.Exponential):
     """Its density is a formula that does not look at the support."""
 
@@ -149,6 +154,7 @@ NAN = np.nan
         (pareto, [1_000.5, 2_000.0, 900.0], [2]),
         (truncated, [0.0, 2.0, -1.0, NAN], [2]),
         (beta, [0.0, 0.5, 1.0, 1.5, NAN], [0, 2, 3]),
+        (steep, [0.0, 0.5, 1.0], [0, 2]),
         (angles, [0.1, 3.0, 6.0], [2]),
         (shares, [[0.2, 0.3, 0.5], [0.2, 0.3, 0.499], [0.5, 0.5, 0.0], [0.2, 0.3, NAN]], [1, 2]),
         # Numbers of one record that are independent: one of them is enough.

@@ -165,7 +165,8 @@ def _follows(one: str, other: str) -> bool:
 class Verdict(str):
     """A sentence or more against a result, of which the last says what to do.
 
-    - **coordinates**: of which it speaks, by name, such as ``w[2]``; none where it speaks of all.
+    - **coordinates**: of which little was told, or prior and records contradict each other, by
+      name, such as ``w[2]``; none where it is about something else.
     """
 
     coordinates: tuple[str, ...]

@@ -28,7 +28,7 @@ class Outside(NamedTuple):
             f"{rank}: about {_percent(self.share)} of the records show an outcome that its law "
             "cannot have, as 1 and 2 in place of 0 and 1, 9 or -1 for no answer, a fraction in "
             "place of a count, a time or cost of 0 (Exponential, Gamma, LogNormal) or a share of 0 "
-            "or 1 (Beta): NumPyro gives it no probability, so that such a record tells nothing and "
+            "or 1 (Beta): its log density is not finite, so that such a record tells nothing and "
             "the answer is that of the others. Code outcomes as their law has them (0 and 1, "
             "categories from 0, half a unit in place of a time of 0), give costs of 0 a part of "
             "their own (docs/howto/fit-your-model.md), and mask what is missing",
