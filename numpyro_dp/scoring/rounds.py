@@ -91,7 +91,8 @@ class RoundSettings(NamedTuple):
     - **clear**: whether the clip norm is no guess; of a first round it may be.
     - **least**: of a first round that is no guess, that of
       :func:`~numpyro_dp.scoring.information.held`; **often**: in how many records each w has a
-      part; **outside**: how many records show what their law cannot have.
+      part; **guessed**: of which w that is the most that noise hides; **outside**: how many records
+      show what their law cannot have.
     """
 
     u: Vector
@@ -102,6 +103,7 @@ class RoundSettings(NamedTuple):
     clear: bool = True
     least: Vector | None = None
     often: Vector | None = None
+    guessed: Vector | bool = False
     outside: Outside = Outside()
 
 

@@ -89,6 +89,8 @@ def next_settings(
     if (often := rounds[0].at.often) is not None:
         shown = min(last.information_bound, typical * last.clip_norm)
         heard = site_means(found.signal, prior.latents)
+        # Noise alone is no column of so few records: each must be heard for itself.
+        heard = np.where(rounds[0].at.guessed, np.minimum(heard, found.signal), heard)
         information = uncut(information, often, shown, heard, prior.entries)
     if (least := rounds[0].at.least) is not None:
         information = held(information, least, found.told / cut, prior.sd, prior.sites, of)

@@ -171,12 +171,13 @@ def first_settings(
     sites = np.zeros(len(members), int)
     sites[kinds] = 0 if prior.sites is None else prior.sites
     whole = math.sqrt(PARTS_SHARE) * num_records
-    shares, often, seen = _shares(released[BINS:] / whole, noise_sd / whole, sites)
-    of_each = (num_records * seen)[kinds]
+    shares, often, seen, guessed = _shares(released[BINS:] / whole, noise_sd / whole, sites)
+    of_each, guessed = (num_records * seen)[kinds], guessed[kinds]
     if len(groups):
         # So many groups as a record is of.
         several = max(float(of_groups.sum()) / num_records, 1.0)
         of_each[groups] = np.maximum(of_groups * several, _HEARD * group_sd)
+        guessed[groups] = False
     told = (num_records * size**2 * shares / members)[kinds]
     whitening = units / np.sqrt(1 + told)[:, None]
     clip_norm = math.sqrt(np.sum(told / (1 + told)) / num_records)
@@ -185,7 +186,9 @@ def first_settings(
     least = np.where(rare, np.minimum(told / site_means(told, prior.sites), 1) / 2, 0)
     precision = inv(whitening.T @ whitening)
     bound = clip_norm**2
-    return RoundSettings(prior.mean, whitening, precision, clip_norm, bound, True, least, of_each)
+    return RoundSettings(
+        prior.mean, whitening, precision, clip_norm, bound, True, least, of_each, guessed
+    )
 
 
 def _scattered(
@@ -205,9 +208,10 @@ def _scattered(
     return at._replace(u=at.u + step, whitening=inv(cholesky(precision)), precision=precision)
 
 
-def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, Vector, Vector]:
+def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, ...]:
     """Each kind's share of squared sizes, and in what share of the records it has a part: 1 where
-    that is not heard and 0 where it is known to be rare, or in the third as often as noise hides.
+    that is not heard and 0 where it is known to be rare, or in the third as often as noise hides;
+    last whether it is that, and no others are like it.
 
     Of what is too rare to be heard, as much as noise can hide: of parts as large as those of its
     latent's others, where these are alike; else of parts as large as any, and how often as may be.
@@ -225,13 +229,15 @@ def _shares(released: Vector, noise_sd: float, sites: Vector) -> tuple[Vector, V
     shares = np.where(heard, parts * large, min(_MOST_HIDDEN * hidden, 1.0))
     often = np.where(heard, often, 1.0)
     # Where 150 of 5,000 records, beside columns of other sizes, were taken for all, units grew as
-    # the clip cut the more: an interval was 4 to 10 times as wide as NUTS's, and is 1.1 to 1.9 now.
-    seen = np.where(counted, often, min(_HIDDEN * noise_left * number, 1.0))
+    # the clip cut the more: an interval was 4 to 7 times as wide as NUTS's, now 2.2 to 3.6 times.
+    most = min(_HIDDEN * noise_left * number, 1.0)
+    seen, guessed = np.where(counted, often, most), ~counted
     for site in np.unique(sites[~heard]):
         others, rare = (each & (sites == site) for each in (counted, ~heard))
         if others.sum() > 1 and large[others].max() < _ALIKE * large[others].min():
             shares[rare], often[rare] = _HIDDEN * hidden * np.median(large[others]), 0.0
-    return shares, often, seen
+            seen[rare], guessed[rare] = most, False
+    return shares, often, seen, guessed
 
 
 def _units(prior: PriorMoments) -> Matrix:

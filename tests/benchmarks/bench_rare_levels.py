@@ -90,6 +90,7 @@ def main():
     parser.add_argument("--records", type=int, default=6_000)
     parser.add_argument("--effect", type=float, default=0.5)
     parser.add_argument("--releases", type=int, default=6)
+    parser.add_argument("--centred", action="store_true", help="columns of levels less shares")
     parser.add_argument("--levels", type=int, nargs="+", default=LEVELS)
     given = parser.parse_args()
     family, levels, found, said = given.family, given.levels, [], []
@@ -98,6 +99,8 @@ def main():
     )
     for seed in range(given.releases):
         x, y = made_up(np.random.default_rng(seed), given.records, family, given.effect, levels)
+        if given.centred:
+            x[:, : len(levels)] -= np.float32(levels) / np.float32(given.records)
         private = release.run(jax.random.key(seed + 100), x, family, y, progress_bar=False)
         exact, sds = mode(x, family, y)
         at = private.located

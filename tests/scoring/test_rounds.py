@@ -1115,6 +1115,15 @@ def test_what_is_too_rare_to_be_heard_may_be_as_much_as_noise_hides(alike):
         assert hidden / (2 * RECORDS) == pytest.approx(0.05, rel=0.05)
         assert at.least[3] == 0
     assert not at.least[:3].any()
+    # In as many records as noise hides; beside parts that are unlike only where it is heard itself.
+    number = max(float(np.sum(noisy_often(alike))), 1.0)
+    assert at.often[3] == pytest.approx(min(0.02 * number, 1) * RECORDS, rel=0.05)
+    assert list(at.guessed) == [False] * 3 + [not alike]
+
+
+def noisy_often(alike):
+    """Three of four have a part in every record, each over the root of three."""
+    return np.array([1, 1, 1, 0]) / math.sqrt(3)
 
 
 def test_groups_are_told_together_in_the_first_coordinates():
