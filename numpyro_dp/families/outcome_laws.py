@@ -76,6 +76,11 @@ def of_counts(model: PrivateModel) -> bool:
     return any(issubclass(law, dist.GammaPoisson) for law in laws)
 
 
+def heavy(model: PrivateModel) -> bool:
+    """Whether an observed site's law has heavy tails already."""
+    return any(issubclass(law, dist.StudentT | dist.Cauchy) for _, law, *_ in laws_of(model))
+
+
 def of_several_numbers(model: PrivateModel) -> list[str]:
     """Observed sites of several numbers of a record that the model has as independent."""
     return [name for name, _, _, numbers in laws_of(model) if numbers > 1]

@@ -18,12 +18,12 @@ from numpyro_dp.accounting.report import short
 from numpyro_dp.accounting.report.facts import RunFacts
 from numpyro_dp.execution.account import Account
 from numpyro_dp.mcmc.kernel import BoundKernel
-from numpyro_dp.mcmc.labels import in_table, in_text, renamed
 from numpyro_dp.mcmc.nuts import Release
 from numpyro_dp.mcmc.sgmcmc.integrator import Note, in_one_line
 from numpyro_dp.mcmc.sgmcmc.relaxation import drawn_notes
 from numpyro_dp.scoring.diagnostics import nothing_against
 from numpyro_dp.scoring.verdicts.kinds import RANKS, Verdict, worst_first
+from numpyro_dp.scoring.verdicts.labels import in_table, in_text, renamed
 
 GIVEN_START = "the initial positions given as init_params"
 GIVEN_STATE = (

@@ -350,9 +350,9 @@ def require_supported_sites(structure: Structure, plate: str, *, variational: bo
     if local and not variational:
         raise UnsupportedModelError(
             f"continuous latent site(s) {quoted(local)} inside plate `{plate}`: each record has "
-            "one. Integrate it out (a person's effect: docs/howto/choose-the-unit.md; an ability: "
-            "docs/howto/models-by-name.md; a missing input: docs/howto/fit-your-model.md), or use "
-            "`DPSVI` with a local guide. If a slice is a group, give each member one"
+            "one. Integrate it out (`NegativeBinomial2` for counts; a person's effect: docs/howto/"
+            "choose-the-unit.md; an ability: docs/howto/models-by-name.md; a missing input: docs/"
+            "howto/fit-your-model.md), or `DPSVI` with a local guide. Of groups, give members one"
         )
     for site in structure.of_kind("discrete"):
         if not site.inside(plate):

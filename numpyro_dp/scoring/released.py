@@ -35,6 +35,7 @@ from numpyro_dp.families.one_gaussian import (
 )
 from numpyro_dp.families.outcome_laws import (
     asymmetric,
+    heavy,
     may_scatter,
     of_classes,
     of_counts,
@@ -204,6 +205,7 @@ def kind_of(model: PrivateModel) -> Kind:
         scatters=may_scatter(model),
         scales=bounded(model) if may_scatter(model) else (),
         counts=of_counts(model),
+        heavy=heavy(model),
         learned=sorted(pooled_latents(model)),
         ordered=ordered(model),
     )

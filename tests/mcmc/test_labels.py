@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import numpyro_dp as ndp
-from numpyro_dp.mcmc.labels import in_table, in_text, renamed
 from numpyro_dp.mcmc.sgmcmc.integrator import Note
 from numpyro_dp.scoring.verdicts.kinds import Verdict
+from numpyro_dp.scoring.verdicts.labels import in_table, in_text, renamed
 from tests.models import logistic
 
 DRAWS = {

@@ -969,6 +969,11 @@ def test_more_records_far_out_than_expected_are_named_where_chance_explains_it_n
     assert said.startswith("with care: the records do not fit the model: ")
     assert f"{at.tail:.1%} more of them than it expects are outliers, 3 times as far" in said
     assert "vary" not in said
+    assert "StudentT" in said
+    # Of what is one already that is no remedy.
+    (heavy,) = at.verdicts("abcd", kind=Kind(heavy=True))
+    assert "StudentT" not in heavy
+    assert "Take a look into the codebook" in heavy
     # Neither what noise explains nor what moves nothing.
     assert at._replace(tail_sd=0.014).verdicts("abcd") == ()
     assert at._replace(tail=0.005, tail_sd=0.001).verdicts("abcd") == ()

@@ -41,6 +41,7 @@ class Kind(NamedTuple):
     - **scales**: latents that may be the dispersion of an outcome's law: each a number that is
       bounded below.
     - **counts**: whether a law is of counts that vary more than Poisson's.
+    - **heavy**: whether a law has heavy tails already.
     - **learned**: latents whose law is learned, as that of groups is, from the others.
     - **ordered**: latents whose entries follow each other, as cutpoints do.
     - **scattered**: sites with a gate for zeros over a law that may scatter as widely as it likes.
@@ -63,6 +64,7 @@ class Kind(NamedTuple):
     classes: bool = False
     scales: Sequence[str] = ()
     counts: bool = False
+    heavy: bool = False
     learned: Sequence[str] = ()
     ordered: Sequence[str] = ()
 
