@@ -219,7 +219,7 @@ class RecordStatistic:
         outside = heard & self._outside(at, rows, term)
         # One that adds nothing to rounds, as of NaN, is null here too: what its law cannot have is
         # all that is told of a record.
-        told = jnp.where(heard & jnp.isfinite(own @ own), told, 0)
+        told = jnp.where(heard & jnp.isfinite(own @ own) & ~outside, told, 0)
         return jnp.append(told, outside)
 
     def _outside(
