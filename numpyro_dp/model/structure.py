@@ -344,15 +344,15 @@ def require_supported_sites(structure: Structure, plate: str, *, variational: bo
     local = structure.inside(plate, "latent")
     if missing:
         raise UnsupportedModelError(
-            f"`obs_mask` at site(s) {quoted(missing)} draws a latent for each record: use "
-            "`handlers.mask` instead"
+            f"`obs_mask` at site(s) {quoted(missing)} draws a latent a record: use `handlers.mask`"
         )
     if local and not variational:
         raise UnsupportedModelError(
             f"continuous latent site(s) {quoted(local)} inside plate `{plate}`: each record has "
-            "one. Integrate it out (`NegativeBinomial2` for counts; a person's effect: docs/howto/"
-            "choose-the-unit.md; an ability: docs/howto/models-by-name.md; a missing input: docs/"
-            "howto/fit-your-model.md), or `DPSVI` with a local guide. Of groups, give members one"
+            "one. Integrate it out (`NegativeBinomial2` for counts; a person's effect: "
+            "docs/howto/choose-the-unit.md; an ability: docs/howto/models-by-name.md; an input: "
+            "docs/howto/fit-your-model.md), or `DPSVI` with a local guide. If a "
+            "slice is a group, give each member one"
         )
     for site in structure.of_kind("discrete"):
         if not site.inside(plate):
