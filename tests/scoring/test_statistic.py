@@ -142,6 +142,15 @@ def test_a_record_of_nan_is_null(model, kind):
     assert not np.isfinite(np.asarray(found.joint(at(1.0), jax.random.key(0), given))[:DIM]).any()
 
 
+@pytest.mark.parametrize("model", [logistic, poisson, normal])
+def test_so_is_one_whose_outcome_alone_is_nan(model):
+    """Rounds hear nothing of it, and it would be counted where sizes are told."""
+    found = statistic(model, np.float32)
+    given = record(np.full(DIM, 0.3), np.float32(np.nan))[: 2 + found.draws]
+    assert not np.any(np.asarray(found.sizes(at(1.0), jax.random.key(0), given)))
+    assert not np.isfinite(np.asarray(found.joint(at(1.0), jax.random.key(0), given))[:DIM]).any()
+
+
 @pytest.mark.parametrize("whitening", [0.1, 1.0, 30.0])
 def test_listed_scores_have_mean_zero_and_the_models_information(whitening):
     found, x = statistic(logistic), np.array([1.0, 0.4, -0.8])
